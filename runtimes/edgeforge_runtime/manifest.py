@@ -1,0 +1,155 @@
+"""manifest.json: what a folder holds and how to feed it.
+
+Every stage of a build from `adapt` on, and the finished bundle, carries one, so that the same
+loop runs the float graph, the quantized graph and the compiled binaries. Shapes in a manifest are
+concrete for each graph width, also where the file itself has symbolic dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = "edgeforge-bundle/1"
+NAME = "manifest.json"
+
+IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
+_PAST = re.compile(r"^past_(key|value)_(\d+)_in$")
+
+
+class ManifestError(ValueError):
+    """The folder is not a bundle that this runtime understands."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a compiled graph.
+
+    dtype is a numpy name. For unsigned integers that stand for reals,
+    real = (code - zero_point) * scale; scale is None for plain floats and for token ids.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float | None = None
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One executable piece: a graph inside a file. Values flow between parts by name."""
+
+    file: str
+    graph: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One width of the model: AR new tokens against CL - AR cached ones; its parts run in order."""
+
+    ar: int
+    cl: int
+    parts: tuple[Part, ...]
+
+    def boundary(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Inputs that the caller feeds and outputs that it gets, by name (internal hand-overs left out)."""
+        made = {t.name for p in self.parts for t in p.outputs}
+        used = {t.name for p in self.parts for t in p.inputs}
+        inputs = {t.name: t for p in self.parts for t in p.inputs if t.name not in made}
+        outputs = {t.name: t for p in self.parts for t in p.outputs if t.name not in used}
+        return inputs, outputs
+
+
+@dataclass(frozen=True)
+class Target:
+    """One way to execute the bundle: an executor's name, its options, and the graphs, widest first."""
+
+    executor: str
+    graphs: tuple[Graph, ...]
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the decode loop must know about the model.
+
+    key_axis, value_axis: the token axis of past_key_* and past_value_* (rank 4).
+    masked: the real value that the mask adds to a forbidden position; 0 allows it.
+    """
+
+    name: str
+    layers: int
+    vocab_size: int
+    context: int
+    eos: tuple[int, ...]
+    bos: int | None
+    pad: int
+    masked: float
+    key_axis: int
+    value_axis: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A runnable folder. `rope` names an .npz with cos and sin, float32 [context, rotary dims / 2]."""
+
+    model: Model
+    rope: str
+    targets: dict[str, Target]
+    tokenizer: str | None = None
+    stamps: dict[str, str] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Writes manifest.json into folder."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True)
+        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
+        path = folder / NAME
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{path} cannot be read: {error}") from error
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+            raise ManifestError(f"{path} has format {found!r}; this runtime reads {FORMAT!r}")
+        try:
+            return _manifest(raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ManifestError(f"{path} is damaged: {type(error).__name__} {error}") from error
+
+
+def past_layer(name: str) -> tuple[str, int] | None:
+    """("key" | "value", layer) for a cache input's name, else None."""
+    found = _PAST.match(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def _tensor(raw: Mapping[str, Any]) -> Tensor:
+    return Tensor(**{**raw, "shape": tuple(int(d) for d in raw["shape"])})
+
+
+def _part(raw: Mapping[str, Any]) -> Part:
+    return Part(raw["file"], raw["graph"], tuple(map(_tensor, raw["inputs"])), tuple(map(_tensor, raw["outputs"])))
+
+
+def _target(raw: Mapping[str, Any]) -> Target:
+    graphs = tuple(Graph(g["ar"], g["cl"], tuple(map(_part, g["parts"]))) for g in raw["graphs"])
+    return Target(raw["executor"], graphs, dict(raw["options"]))
+
+
+def _manifest(raw: Mapping[str, Any]) -> Manifest:
+    model = Model(**{**raw["model"], "eos": tuple(raw["model"]["eos"])})
+    targets = {name: _target(t) for name, t in raw["targets"].items()}
+    return Manifest(model, raw["rope"], targets, raw["tokenizer"], dict(raw["stamps"]))
