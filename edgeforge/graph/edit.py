@@ -121,7 +121,7 @@ def initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) -> i
         if old is not None and old.dtype == array.dtype and np.array_equal(old, array):
             return have
         name = fresh(graph, name)
-    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    tensor = ir.tensor(np.asarray(array, order="C"), name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value
