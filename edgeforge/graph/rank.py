@@ -26,15 +26,26 @@ class LiftRank(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, changed)
 
 
+def _lifted(anchor: ir.Node, value: ir.Value, axis: ir.Value) -> ir.Value:
+    """value as [1, 1, S, C], made once."""
+    name = f"{value.name}/lifted"
+    for use in value.uses():
+        if use.node.outputs[0].name == name:
+            return use.node.outputs[0]
+    shape = [1, *edit.known_dims(value)]
+    maker = value.producer()
+    if maker is not None:
+        return edit.node_after(maker, "Unsqueeze", [value, axis], name, shape)
+    return edit.node_before(anchor, "Unsqueeze", [value, axis], name, shape)
+
+
 def _lift(graph: ir.Graph, node: ir.Node) -> None:
     out = node.outputs[0]
     shape = edit.known_dims(out)
     axis = edit.int_vector(graph, [1])
     for i, value in enumerate(node.inputs):
         if value is not None and not value.is_initializer() and len(edit.known_dims(value)) == 3:
-            theirs = edit.known_dims(value)
-            lifted = edit.node_before(node, "Unsqueeze", [value, axis], f"{out.name}/in{i}", [1, *theirs])
-            node.replace_input_with(i, lifted)
+            node.replace_input_with(i, _lifted(node, value, axis))
     edit.set_shape(out, [1, *shape])
     flat = ir.Value(name=f"{out.name}/flat", shape=ir.Shape(shape), type=out.type)
     squeeze = ir.Node("", "Squeeze", [out, axis], outputs=[flat], name=f"{flat.name}:Squeeze")

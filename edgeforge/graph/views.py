@@ -1,4 +1,4 @@
-"""Reshape, Squeeze, Unsqueeze and Transpose: merged, cancelled, or gone.
+"""Reshape, Squeeze, Unsqueeze, Transpose (and a Slice that takes everything): merged, cancelled, or gone.
 
 A view between two equal shapes disappears, two in a row become one, and a Transpose that moves only
 dimensions of size 1 is a Reshape. The value that stays takes the better name of the one that goes.
@@ -27,6 +27,9 @@ class CancelViews(ir.passes.InPlacePass):
                     again |= _reshape(model.graph, node)
                 elif node.op_type == "Transpose":
                     again |= _transpose(model.graph, node)
+                elif node.op_type == "Slice" and _takes_all(node):
+                    _bypass(node, _source(node))
+                    again = True
                 elif node.op_type == "Identity" and not node.metadata_props and not node.outputs[0].is_graph_output():
                     _bypass(node, _source(node))
                     again = True
@@ -41,6 +44,11 @@ def _source(node: ir.Node) -> ir.Value:
     if value is None:
         raise ValueError(f"{node.name} lacks its input")
     return value
+
+
+def _takes_all(node: ir.Node) -> bool:
+    out = node.outputs[0]
+    return edit.dims(out) is not None and edit.dims(out) == edit.dims(_source(node)) and bool(out.uses())
 
 
 def _bypass(node: ir.Node, value: ir.Value) -> None:
