@@ -50,7 +50,8 @@ def _answer(options: argparse.Namespace) -> None:
 
 
 def _account(result: Result) -> str:
-    rate = "" if result.decode_tokens_per_second is None else f", {result.decode_tokens_per_second:.1f} tokens/s"
+    speed = result.decode_tokens_per_second
+    rate = "" if speed is None else f", {speed:.1f} tokens/s"
     return (
         f"{result.stop}: {result.prompt_tokens} tokens read in {result.prefill_seconds:.2f} s, "
         f"{len(result.tokens)} written{rate}, {result.restrides} restrides"
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("edgeforge_runtime", description="Runs an EdgeForge bundle.")
     parser.add_argument("bundle", type=Path, help="folder with manifest.json")
     parser.add_argument("prompt", help="what the user says")
-    parser.add_argument("--on", default="cpu", metavar="TARGET", help="cpu or htp, as the bundle names them (cpu)")
+    parser.add_argument("--on", default="cpu", metavar="cpu|htp", help="which of the bundle's targets (cpu)")
     parser.add_argument("--max-tokens", type=_count, default=256, help="most tokens to write (256)")
     parser.add_argument("--temperature", type=_temperature, default=0.0, help="0 is greedy (0)")
     parser.add_argument("--raw", action="store_true", help="no chat template")

@@ -21,7 +21,8 @@ def encode(tensor: Tensor, real: npt.ArrayLike) -> Array:
         return values.astype(dtype)
     limits = np.iinfo(dtype)
     codes = np.rint(values / np.float32(tensor.scale)) + tensor.zero_point
-    return np.clip(codes, limits.min, limits.max).astype(dtype)
+    saturated: Floats = np.clip(codes, limits.min, limits.max)
+    return saturated.astype(dtype)
 
 
 def decode(tensor: Tensor, codes: Array) -> Floats:

@@ -56,7 +56,7 @@ def generate(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    ends = codec.eos | set(session.model.eos)
+    ends = codec.eos | frozenset(session.model.eos)
     limit = min(session.model.vocab_size, codec.size)
     moved = session.restrides
     started = time.perf_counter()
@@ -82,7 +82,9 @@ def generate(
     )
 
 
-def _stop(tokens: Sequence[int], ends: set[int] | frozenset[int], most: int, prompt: int, context: int) -> Stop | None:
+def _stop(
+    tokens: Sequence[int], ends: frozenset[int], most: int, prompt: int, context: int
+) -> Stop | None:
     if tokens[-1] in ends:
         return "eos"
     if len(tokens) == most:

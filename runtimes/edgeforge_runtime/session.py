@@ -174,7 +174,7 @@ class Session:
             yield tensor, logits[len(chunk) - fresh : len(chunk)] if rows == graph.ar else logits
 
     def _choose(self, count: int, past: int, every_row: bool) -> Graph:
-        """Of the graphs with room for the past: the narrowest that takes all `count` tokens, else the widest."""
+        """The narrowest graph that takes all `count` tokens, else the widest; all with room for the past."""
         fits = [g for g in self._graphs if past <= g.cl - g.ar and (not every_row or logit_rows(g) == g.ar)]
         if not fits:
             raise RunError(f"no graph gives every row's logits behind {past} tokens")

@@ -47,11 +47,14 @@ class ChatTemplate:
         Raises:
             TextError: the template refuses the messages or fails on them.
         """
-        conversation = [dict(m) for m in messages]
+        given = {
+            "messages": [{k: v for k, v in m.items() if v is not None} for m in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
         try:
-            return self._template.render(
-                messages=conversation, tools=None, documents=None, add_generation_prompt=True, **self._specials
-            )
+            return self._template.render(**self._specials | given)
         except Exception as error:  # the template is a program from elsewhere: it may raise anything
             raise TextError(f"the chat template failed: {error}") from error
 

@@ -69,7 +69,7 @@ class Detokenizer:
     """Streams text behind a prompt: whole characters only, spaces as in the text decoded at once.
 
     A tokenizer decodes a token by its neighbours (a leading space, the bytes of one character), so
-    each step decodes a short window whose start is known to be settled.
+    each step decodes a short window, which starts where the last piece told started.
     """
 
     _BROKEN = "\ufffd"
@@ -77,18 +77,17 @@ class Detokenizer:
     def __init__(self, codec: TextCodec, prompt: Sequence[int]) -> None:
         self._codec = codec
         self._ids = list(prompt)
-        self._start = 0
+        self._start, self._settled = 0, len(self._ids)
         self._told = codec.decode(self._ids)
 
     def push(self, token: int) -> str:
         """Text that became certain with this token; empty inside a character."""
-        settled = len(self._ids)
         self._ids.append(token)
         text = self._codec.decode(self._ids[self._start :])
         if len(text) <= len(self._told) or text.endswith(self._BROKEN):
             return ""
         piece = text[len(self._told) :]
-        self._start = settled
+        self._start, self._settled = self._settled, len(self._ids)
         self._told = self._codec.decode(self._ids[self._start :])
         return piece
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.manifest import Target
+
 from .base import Arrays, Executor
 from .cpu import CpuExecutor
 from .htp import HtpExecutor

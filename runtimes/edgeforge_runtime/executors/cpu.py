@@ -8,6 +8,7 @@ import onnxruntime as ort
 
 from edgeforge_runtime.errors import ExecutorError
 from edgeforge_runtime.manifest import Graph, Part, Target
+
 from .base import Arrays, run_parts
 from .threads import physical_cores
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from edgeforge_runtime.errors import ExecutorError
 from edgeforge_runtime.manifest import Graph, Part, Target
+
 from .base import Arrays, run_parts
 
 _WORKER = "edgeforge_runtime.executors.htp_worker"
