@@ -32,6 +32,8 @@ INDEX = "model.safetensors.index.json"
 _SIDE_SUFFIXES = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".ckpt"}
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+_QUANTIZED_HINT = "start from the float checkpoint that it was made of: quantizing twice only adds error"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -100,7 +102,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         method = config["quantization_config"].get("quant_method", "an unnamed method")
         raise UnsupportedError(
             f"{folder} is quantized already ({method})",
-            "start from the float checkpoint that it was made of: quantizing twice only adds error",
+            _QUANTIZED_HINT,
         )
     files, declared = _weight_files(folder)
     tensors: dict[str, TensorInfo] = {}
@@ -109,6 +111,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         if twice := header.keys() & tensors.keys():
             raise CheckpointError(f"{_names(twice)} in {file} and in {tensors[min(twice)].file.name}")
         tensors |= header
+    weights = {n: t.dtype for n, t in tensors.items() if n.endswith("weight")}
+    if coded := [f"{n} ({dtype})" for n, dtype in weights.items() if dtype not in _FLOATS]:
+        raise UnsupportedError(f"{folder} holds codes in place of weights: {_names(coded)}", _QUANTIZED_HINT)
     if not tensors:
         raise CheckpointError(f"{folder} has weight files without a tensor in them")
     if absent := [n for n, f in declared.items() if n not in tensors or tensors[n].file.name != f]:
@@ -131,20 +136,18 @@ def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
         UnsupportedError: transformers knows no causal LM for this `model_type`.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
-    folder = checkpoint.folder
+    folder, kind = checkpoint.folder, checkpoint.config["model_type"]
+    if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedError(
+            f"transformers has no causal language model for the model_type {kind!r} of {folder}",
+            "a newer transformers may have it; EdgeForge does not run code that comes with a checkpoint",
+        )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UnsupportedError(
-            f"transformers cannot read {folder / CONFIG}: {_first_line(error)}",
-            "a `model_type` that transformers does not know needs its own code, which EdgeForge does not run",
-        ) from error
-    if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise UnsupportedError(
-            f"transformers has no causal language model for the model_type {config.model_type!r} of {folder}"
-        )
+    except Exception as error:  # each config class has its own ways to be unhappy
+        raise CheckpointError(f"{folder / CONFIG} makes no model: {_one_line(error)}") from error
     try:
         with _quiet_transformers():
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -158,7 +161,10 @@ def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"transformers cannot load {folder}: {_one_line(error)}",
+            "AutoModelForCausalLM.from_pretrained(FOLDER) prints its full report",
+        ) from error
     _check_loaded(checkpoint, type(model).__name__, info)
     _check_tie(checkpoint, model)
     module: torch.nn.Module = model.eval()
@@ -182,7 +188,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
     except Exception as error:  # `tokenizers` raises bare Exception for a damaged tokenizer.json
         raise CheckpointError(
-            f"the tokenizer in {checkpoint.folder} cannot be read: {_first_line(error)}"
+            f"the tokenizer in {checkpoint.folder} cannot be read: {_one_line(error)}"
         ) from error
 
 
@@ -293,9 +299,9 @@ def _check_loaded(checkpoint: Checkpoint, model: str, info: Mapping[str, Any]) -
         untied_head = missing == {"lm_head.weight"} and not unexpected
         raise CheckpointError(
             f"{folder} does not match its {CONFIG}: " + "; ".join(problems),
-            f"{CONFIG} has no `tie_word_embeddings: true`: set it if the model shares embedding and head"
+            f"{CONFIG} does not say `tie_word_embeddings: true`: set it if embedding and head are one tensor"
             if untied_head
-            else "weights and config must come from the same model and the same training run",
+            else "weights and config must come from one and the same model",
         )
 
 
@@ -325,8 +331,8 @@ def _names(names: Iterable[str], limit: int = 4) -> str:
     return ", ".join(ordered[:limit]) + more
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextlib.contextmanager

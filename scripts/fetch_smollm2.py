@@ -14,7 +14,6 @@ is lossless and says nothing about a quantizer.
 from __future__ import annotations
 
 import argparse
-import errno
 import hashlib
 import json
 import shutil
@@ -25,6 +24,8 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from edgeforge.errors import EdgeForgeError
 
@@ -169,9 +170,8 @@ def main() -> int:
     except EdgeForgeError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        print(f"error: {'the disk is full' if full else 'cannot write'}: {error}", file=sys.stderr)
+    except (OSError, SafetensorError) as error:  # a disk that fills up comes as the one or the other
+        print(f"error: cannot write {dest}: {error}", file=sys.stderr)
         return EdgeForgeError.exit_code
     print(f"{dest}{'' if made else ' is there already'}")
     return 0
