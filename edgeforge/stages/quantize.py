@@ -1,0 +1,74 @@
+"""quantize: ranges -> encodings, printed as a QDQ model that is the reference for everything compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+from edgeforge_runtime.manifest import Manifest
+from edgeforge_runtime.session import Session
+
+from edgeforge import artifact, evaluate
+from edgeforge.artifact import Grid
+from edgeforge.gates import Check
+from edgeforge.graph import store
+from edgeforge.quantize import assign, qdq
+from edgeforge.quantize.encodings import FILE, Table
+from edgeforge.stages import adapt
+from edgeforge.stages.build import Build
+from edgeforge.stages.calibrate import RANGES
+
+_JUDGE_BY_TASK = (25.0, 35.0)
+"""dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
+
+
+def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    """Writes table.json and the QDQ model, symbolic in width, with integer inputs and outputs."""
+    source = sources["optimize"]
+    artifact.carry(source, out)
+    model = store.load(source)
+    ranges = {k: (v[0], v[1]) for k, v in json.loads((sources["calibrate"] / RANGES).read_text()).items()}
+    options = build.recipe.quantize
+    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
+    table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)
+    table.save(out / FILE)
+    decoder = artifact.load_decoder(source)
+    names = [*decoder.input_names()[1:], *decoder.output_names()]
+    store.save(qdq.quantize(model, table), out)
+    target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
+    dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
+    return _gate(build, out, sources["adapt"] / adapt.REFERENCE)
+
+
+def grids(table: Table, names: list[str]) -> dict[str, Grid]:
+    """dtype, scale and zero point of boundary tensors."""
+    return {n: (table[n].dtype, float(table[n].scale), int(table[n].zero_point)) for n in names}
+
+
+def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The mask's grid ends exactly at `masked` and 0 (code 65535 = attend, as Genie writes it)."""
+    return ranges | {"attention_mask": (build.profile.masked, 0.0)}
+
+
+def _gate(build: Build, out: Path, reference: Path) -> list[Check]:
+    build.say("measuring the quantized model")
+    limits = build.recipe.gates
+    with Session.open(out, threads=build.threads, exact=True) as session:
+        found = evaluate.measure(session, reference)
+    stats = found.all
+    note = ""
+    if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
+        note = "judge by task: KL and perplexity say more than dB here"
+    return [
+        Check("quantize: logits", stats.sqnr, "dB", limits.quantize_db, note=note),
+        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB"),
+        Check("quantize: decode logits", found.decode.sqnr, "dB"),
+        Check("quantize: worst token", stats.worst_token_sqnr, "dB", note=f"row {stats.worst_token}"),
+        Check("quantize: KL", stats.kl, "nats", limits.quantize_kl, "at most"),
+        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", limits.quantize_ppl, "at most",
+              f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}"),
+        Check("quantize: top-1 flips", stats.flips, "of tokens"),
+        Check("quantize: finite", float(math.isfinite(stats.ppl)), "", 1),
+    ]
