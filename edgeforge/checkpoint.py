@@ -98,8 +98,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     config = _read_json(folder / CONFIG, "every HuggingFace checkpoint has one: is this the right folder?")
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{folder / CONFIG} has no `model_type`", "save it again with transformers")
-    if "quantization_config" in config:
-        method = config["quantization_config"].get("quant_method", "an unnamed method")
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method", "an unnamed method")
         raise UnsupportedError(
             f"{folder} is quantized already ({method})",
             _QUANTIZED_HINT,

@@ -27,6 +27,7 @@ import hashlib
 import importlib.util
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -59,6 +60,8 @@ _CODE = (
 _SECTION_CHARS = 4000
 # An evaluation paragraph that has this many words in a row in common with calibration is left out.
 _COPY_WORDS = 8
+# A heading is no answer: it goes with the paragraph after it.
+_ANSWER_CHARS = 80
 # A template that prints today's date would make other windows, and another cache key, every day.
 _TODAY = datetime(2025, 1, 1)
 _DATE = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
@@ -167,9 +170,10 @@ def pools(source: Path | None, with_chat: bool) -> dict[tuple[Role, Domain], lis
 
     Prose (or the user's text) gives every third section to `chat` when there is a template for it.
     """
-    readers = [_paragraphs_of_topics(), _paragraphs_of_code()] if source is None else [_paragraphs_of_file(source)]
+    default = (_paragraphs_of_topics(), _paragraphs_of_code())
+    paragraphs = itertools.chain(*(default if source is None else (_paragraphs_of_file(source),)))
     # By hash: a few windows then come from many subjects, and the order is the same everywhere.
-    every = sorted(_sections(itertools.chain(*readers)), key=lambda section: text_hash(section.text))
+    every = sorted(_sections(paragraphs), key=lambda section: text_hash(section.text))
     kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
     calibration = [s for part in kinds for s in part[0::2]]
     evaluation = _without_near_copies([s for part in kinds for s in part[1::2]], calibration)
@@ -232,10 +236,15 @@ def _chat(tokenizer: PreTrainedTokenizerBase, length: int, part: list[Section]) 
     question = itertools.cycle(_QUESTIONS)
     messages: list[dict[str, str]] = []
     for section in part:
+        answer = ""
         for paragraph in section.paragraphs:
+            answer = f"{answer}\n\n{textwrap.dedent(paragraph)}".strip()
+            if len(answer) < _ANSWER_CHARS:
+                continue
+            subject = section.subject or f'"{" ".join(answer.split()[:6])}"'
             # At about four characters a token, an answer takes half a window at most: turns end inside.
-            subject = section.subject or f'"{" ".join(paragraph.split()[:6])}"'
-            messages += _turn(next(question).format(subject), _clip(paragraph, 2 * length))
+            messages += _turn(next(question).format(subject), _clip(answer, 2 * length))
+            answer = ""
             ids = _render(tokenizer, messages)
             if len(ids) >= length:
                 yield ids[:length]

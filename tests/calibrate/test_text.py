@@ -234,6 +234,15 @@ class TestOwnFile:
         question, answer = window.split("<|start|>user\n")[1].split("<|end|>\n<|start|>assistant\n")[:2]
         assert " ".join(answer.split()[:6]) in question
 
+    def test_a_heading_goes_with_the_paragraph_after_it(
+        self, chatty: PreTrainedTokenizerFast, own_text: Path
+    ) -> None:
+        paragraphs = own_text.read_text().split("\n\n")
+        own_text.write_text("\n\n".join(f"Heading {i}\n\n{p}" for i, p in enumerate(paragraphs)))
+        for window in calibration_windows(chatty, 400, 4, own_text)[::3]:
+            answers = chatty.decode(window).split("<|start|>assistant\n")[1:]
+            assert all(a.startswith("Heading ") and len(a) > 80 for a in answers)
+
     def test_without_blank_lines(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
         own_text.write_text(own_text.read_text().replace("\n\n", "\n"))
         assert len(evaluation_windows(plain, 64, 4, own_text)) == 4
