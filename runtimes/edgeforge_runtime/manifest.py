@@ -11,18 +11,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from .errors import ManifestError
 
 FORMAT = "edgeforge-bundle/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
 _PAST = re.compile(r"^past_(key|value)_(\d+)_in$")
-
-
-class ManifestError(ValueError):
-    """The folder is not a bundle that this runtime understands."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,10 @@ class Graph:
 
     def boundary(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Inputs that the caller feeds and outputs that it gets, by name (internal hand-overs left out)."""
+        return self._boundary
+
+    @cached_property
+    def _boundary(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         made = {t.name for p in self.parts for t in p.outputs}
         used = {t.name for p in self.parts for t in p.inputs}
         inputs = {t.name: t for p in self.parts for t in p.inputs if t.name not in made}
@@ -80,6 +83,11 @@ class Target:
 class Model:
     """What the decode loop must know about the model.
 
+    context: most tokens that it may read, prompt and answer together.
+    eos: every id that ends an answer; the tokenizer's files may add more.
+    bos: what the model was trained to see first, for other clients; this runtime leaves it to the
+        tokenizer's post-processor and the chat template, which know whether it belongs there.
+    pad: id in rows that hold no token.
     key_axis, value_axis: the token axis of past_key_* and past_value_* (rank 4).
     masked: the real value that the mask adds to a forbidden position; 0 allows it.
     """
@@ -98,7 +106,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A runnable folder. `rope` names an .npz with cos and sin, float32 [context, rotary dims / 2]."""
+    """A runnable folder; paths are relative to it.
+
+    rope: an .npz with cos and sin, float32 [context, rotary dims / 2].
+    tokenizer: the folder with tokenizer.json and its companions ("." for the bundle itself).
+    """
 
     model: Model
     rope: str
@@ -136,12 +148,18 @@ def past_layer(name: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
+def new_name(past: str) -> str:
+    """The output that holds the new tokens' part of a cache input."""
+    return past.removesuffix("_in") + "_out"
+
+
 def _tensor(raw: Mapping[str, Any]) -> Tensor:
     return Tensor(**{**raw, "shape": tuple(int(d) for d in raw["shape"])})
 
 
 def _part(raw: Mapping[str, Any]) -> Part:
-    return Part(raw["file"], raw["graph"], tuple(map(_tensor, raw["inputs"])), tuple(map(_tensor, raw["outputs"])))
+    inputs, outputs = tuple(map(_tensor, raw["inputs"])), tuple(map(_tensor, raw["outputs"]))
+    return Part(raw["file"], raw["graph"], inputs, outputs)
 
 
 def _target(raw: Mapping[str, Any]) -> Target:

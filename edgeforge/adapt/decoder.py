@@ -1,0 +1,60 @@
+"""Any AutoModelForCausalLM as one function of ids, mask, RoPE rows and KV cache.
+
+No code per model: attention, cache and rotary embedding are replaced through transformers' own seams.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from edgeforge.adapt import attention, kv, linear
+from edgeforge.errors import UnsupportedError
+from edgeforge.targets import Profile
+
+
+class RotaryInput(nn.Module):
+    """Stands where model.rotary_emb stood and hands on the cos/sin rows that the graph was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rows is None:
+            raise ValueError("rotary rows were not set")
+        return self.rows
+
+
+class DecoderGraph(nn.Module):
+    """forward(input_ids [1, S], attention_mask [1, 1, S, P+S], cos and sin [1, 1, S, d/2], *past).
+
+    past is key, value per layer in the profile's layout. Returns logits [1, S, vocab] and the new
+    key, value per layer.
+    """
+
+    def __init__(self, model: nn.Module, profile: Profile) -> None:
+        super().__init__()
+        self.model = model
+        self._profile = profile
+        self._rotary = RotaryInput()
+        base = getattr(model, "model", None)
+        if not hasattr(base, "rotary_emb"):
+            kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+            raise UnsupportedError(f"{kind}: no rotary embedding at model.rotary_emb",
+                                   "decoder-only models with rotary positions are supported")
+        base.rotary_emb = self._rotary  # type: ignore[union-attr]
+        model.set_attn_implementation(attention.use(profile))  # type: ignore[operator]
+        if profile.linear == "conv1x1":
+            linear.linears_to_conv(model)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, cos: torch.Tensor,
+                sin: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._rotary.rows = (torch.cat([cos, cos], -1).squeeze(1), torch.cat([sin, sin], -1).squeeze(1))
+        cache = kv.GraphCache(list(zip(past[::2], past[1::2], strict=True)), self._profile)
+        positions = torch.zeros_like(input_ids)
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, cache=cache,
+                            position_ids=positions, use_cache=True).logits
+        return (logits, *(t for layer in sorted(cache.new) for t in cache.new[layer]))

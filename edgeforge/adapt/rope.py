@@ -1,0 +1,37 @@
+"""RoPE tables, shipped beside the graph: the model's own frequencies, turned into angles in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from edgeforge.errors import UnsupportedError
+
+Table = npt.NDArray[np.float32]
+
+_TOLERANCE = 2e-3
+"""how far the module's own float32 tables may lie from ours: its angles are off by position * 6e-8"""
+
+
+def tables(model: nn.Module, context: int) -> tuple[Table, Table]:
+    """cos and sin, float32 [context, rotary/2], of positions 0..context-1.
+
+    The rotary module itself picks the frequencies and the amplitude for this context (llama3, yarn,
+    longrope, linear and dynamic scaling come along); only position * frequency is done here, in float64,
+    because in float32 far positions lose digits and in half they are noise.
+    """
+    rotary = model.model.rotary_emb
+    if any(name.endswith("_inv_freq") and name != "original_inv_freq" for name, _ in rotary.named_buffers()):
+        raise UnsupportedError("the model rotates different layer types by different tables",
+                               "one RoPE table for all layers is supported")
+    with torch.no_grad():
+        theirs = rotary(torch.zeros(1, context, 1), torch.arange(context)[None])
+    angles = torch.outer(torch.arange(context, dtype=torch.float64), rotary.inv_freq.double())
+    ours = [f(angles) * float(rotary.attention_scaling) for f in (torch.cos, torch.sin)]
+    for mine, other in zip(ours, theirs, strict=True):
+        if other.shape[-1] != 2 * mine.shape[-1] or (other[0] - torch.cat([mine, mine], -1)).abs().max() > _TOLERANCE:
+            raise UnsupportedError("the model's rotary table is not cos/sin of position x frequency, half-split",
+                                   "interleaved or value-dependent RoPE is not supported")
+    return ours[0].float().numpy(), ours[1].float().numpy()

@@ -1,0 +1,76 @@
+"""What a stage leaves on disk: a model that the runtime can open, and the small files it needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from edgeforge_runtime import manifest as m
+
+from edgeforge.adapt.shape import Decoder
+from edgeforge.graph import store
+from edgeforge.targets import PROFILES
+
+SHAPE, ROPE, TOKENIZER = "decoder.json", "rope.npz", "tokenizer"
+_CARRIED = (SHAPE, ROPE)
+
+Grid = tuple[str, float, int]
+"""dtype of the codes, scale, zero point"""
+
+
+def save_decoder(folder: Path, decoder: Decoder) -> None:
+    raw = asdict(decoder) | {"profile": decoder.profile.name}
+    (folder / SHAPE).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+
+
+def load_decoder(folder: Path) -> Decoder:
+    raw = json.loads((folder / SHAPE).read_text(encoding="utf-8"))
+    return Decoder(**raw | {"profile": PROFILES[raw["profile"]]})
+
+
+def carry(source: Path, folder: Path) -> None:
+    """Copies what every later stage hands on: sizes, RoPE tables, tokenizer."""
+    for name in _CARRIED:
+        shutil.copyfile(source / name, folder / name)
+    shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
+
+
+def link(source: Path, target: Path) -> None:
+    """A hard link where the disk allows it, else a copy: stages never change their inputs."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def tensors(decoder: Decoder, ar: int, cl: int, grids: Mapping[str, Grid] | None = None) -> dict[str, m.Tensor]:
+    """Every boundary tensor at one width; float without grids."""
+    found: dict[str, m.Tensor] = {}
+    for name, shape in decoder.shapes(ar, cl).items():
+        if name == m.IDS:
+            found[name] = m.Tensor(name, "int32", shape)
+        elif grids is None:
+            found[name] = m.Tensor(name, "float32", shape)
+        else:
+            dtype, scale, zero = grids[name]
+            found[name] = m.Tensor(name, dtype, shape, scale, zero)
+    return found
+
+
+def whole(decoder: Decoder, widths: list[int], cl: int, grids: Mapping[str, Grid] | None = None) -> m.Target:
+    """The CPU target over one symbolic model.onnx, at the given widths (widest first)."""
+    graphs = []
+    for ar in widths:
+        by_name = tensors(decoder, ar, cl, grids)
+        part = m.Part(store.MODEL, f"ar{ar}_cl{cl}", tuple(by_name[n] for n in decoder.input_names()),
+                      tuple(by_name[n] for n in decoder.output_names()))
+        graphs.append(m.Graph(ar, cl, (part,)))
+    return m.Target("onnx-cpu", tuple(graphs))
+
+
+def save_rope(folder: Path, cos: np.ndarray, sin: np.ndarray) -> None:
+    np.savez(folder / ROPE, cos=cos, sin=sin)

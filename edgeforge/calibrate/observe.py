@@ -1,0 +1,99 @@
+"""Ranges of every activation, by reductions inside the graph: only two floats a value leave it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime as ort
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import Graph
+
+from edgeforge.graph import edit, store
+from edgeforge.quantize import roles
+
+_LOWS, _HIGHS = "edgeforge.lows", "edgeforge.highs"
+
+
+def sources(graph: ir.Graph) -> list[ir.Value]:
+    """The values to watch: activations that no move only passes on, so every other range follows from them."""
+    found: list[ir.Value] = []
+    fixed = _from_constants(graph)
+    for value in roles.values(graph):
+        node = value.producer()
+        if value not in fixed and not value.is_initializer() and (node is None or not roles.moves(node)):
+            found.append(value)
+    return found
+
+
+def _from_constants(graph: ir.Graph) -> set[ir.Value]:
+    fixed = set(graph.initializers.values())
+    for node in graph:
+        if node.inputs and all(v is None or v in fixed for v in node.inputs):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def instrument(model: ir.Model) -> list[str]:
+    """Adds two outputs, float32 [n] minima and maxima of the watched values; returns their names in order."""
+    graph = model.graph
+    watched = sources(graph)
+    axis = edit.int_vector(graph, [1])
+    for label, op in ((_LOWS, "ReduceMin"), (_HIGHS, "ReduceMax")):
+        parts: list[ir.Value] = []
+        for value in watched:
+            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
+            graph.append(ir.Node("", op, [value], attributes=[ir.AttrInt64("keepdims", 0)], outputs=[out]))
+            row = ir.Value(name=f"{value.name}/{op}/row", shape=ir.Shape([1]), type=out.type)
+            graph.append(ir.Node("", "Reshape", [out, axis], outputs=[row]))
+            parts.append(row)
+        joined = ir.Value(name=label, shape=ir.Shape([len(parts)]), type=ir.TensorType(ir.DataType.FLOAT))
+        graph.append(ir.Node("", "Concat", parts, attributes=[ir.AttrInt64("axis", 0)], outputs=[joined]))
+        graph.outputs.append(joined)
+    return [str(v.name) for v in watched]
+
+
+@dataclass
+class Ranges:
+    """Smallest and largest value seen, by value name."""
+
+    seen: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def widen(self, name: str, low: float, high: float) -> None:
+        old = self.seen.get(name, (math.inf, -math.inf))
+        self.seen[name] = (min(old[0], low), max(old[1], high))
+
+
+class ObservingExecutor:
+    """Runs the instrumented graph in the decode loop's place and keeps the ranges.
+
+    Cache bins: |cache entry| histograms per past_*_out, so that the 8-bit cache grid may clip.
+    """
+
+    BINS = 2048
+
+    def __init__(self, model: ir.Model, folder: Path, threads: int) -> None:
+        """Writes the instrumented graph into folder (an existing, empty one)."""
+        self._names = instrument(model)
+        path = store.save(model, folder)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._outputs = [o.name for o in self._session.get_outputs()]
+        self.ranges = Ranges()
+        self.cache: dict[str, npt.NDArray[np.float32]] = {}
+
+    def run(self, graph: Graph, feeds: Arrays) -> Arrays:
+        made: dict[str, Any] = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
+        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
+        for name, low, high in zip(self._names, lows, highs, strict=True):
+            self.ranges.widen(name, float(low), float(high))
+        return made
+
+    def close(self) -> None:
+        del self._session

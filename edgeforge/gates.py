@@ -1,0 +1,58 @@
+"""Thresholds and verdicts: what a stage was measured at, and whether the build may go on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from edgeforge.errors import GateError
+
+FILE = "gate.json"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured figure against its threshold; without a threshold it is only reported."""
+
+    name: str
+    value: float
+    unit: str
+    threshold: float | None = None
+    sense: Literal["at least", "at most"] = "at least"
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        if self.threshold is None:
+            return True
+        if math.isnan(self.value):
+            return False
+        return self.value >= self.threshold if self.sense == "at least" else self.value <= self.threshold
+
+    def __str__(self) -> str:
+        bound = "" if self.threshold is None else f" ({self.sense} {self.threshold:g})"
+        return f"{self.name} {self.value:.4g} {self.unit}{bound}"
+
+
+def save(folder: Path, checks: Iterable[Check]) -> None:
+    """Writes the verdicts beside the artifact; infinities become strings, for JSON has none."""
+    rows = [{k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(c).items()}
+            for c in checks]
+    (folder / FILE).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def load(folder: Path) -> list[Check]:
+    rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    return [Check(**{**row, "value": float(row["value"])}) for row in rows]
+
+
+def require(stage: str, checks: Iterable[Check], hint: str) -> None:
+    """Raises GateError when a check failed, naming the stage and every figure that fell short."""
+    failed = [c for c in checks if not c.passed]
+    if failed:
+        notes = "".join(f"\n  {c}{': ' + c.note if c.note else ''}" for c in failed)
+        raise GateError(f"gate after {stage} failed:{notes}", hint)

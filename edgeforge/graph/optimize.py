@@ -1,0 +1,30 @@
+"""The optimize stage's passes, in order: from the exporter's graph to the form that the profile's compiler likes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from edgeforge.graph.fold import fold
+from edgeforge.graph.norm import FuseRMSNorm
+from edgeforge.graph.rank import LiftRank
+from edgeforge.graph.requantize import InsertRequantize
+from edgeforge.graph.rope import FuseRope, LowerRope
+from edgeforge.graph.scale import FoldScale
+from edgeforge.graph.static import StaticShapes
+from edgeforge.graph.views import CancelViews
+from edgeforge.targets import Profile
+
+
+def optimize(model: ir.Model, profile: Profile) -> ir.Model:
+    """Returns an equivalent graph; parameters keep their names, values keep theirs or die."""
+    dead = ir.passes.common.RemoveUnusedNodesPass()
+    ir.passes.Sequential(StaticShapes(), dead)(model)
+    model = fold(model)
+    passes: list[ir.passes.InPlacePass] = [StaticShapes(), FuseRMSNorm(), FuseRope(), FoldScale()]
+    if profile.lower_rope:
+        passes.append(LowerRope())
+    if profile.linear == "conv1x1":
+        passes.append(LiftRank())
+    merge = ir.passes.common.CommonSubexpressionEliminationPass()
+    ir.passes.Sequential(*passes, CancelViews(), merge, CancelViews(), InsertRequantize(), dead)(model)
+    return model

@@ -1,0 +1,152 @@
+"""Cuts a decoder into parts, by bytes: embedding | decoder parts | LM head.
+
+A graph can be cut where exactly one computed value is alive; graph inputs (mask, RoPE rows, cache) may be
+read on both sides. The plan follows from the weights' bytes and a limit a part, not from a table of models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from edgeforge.errors import UnsupportedError
+from edgeforge.quantize.encodings import Table
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A place where the graph can be cut: the value that crosses, and what lies before it.
+
+    bytes: weights before; products: nodes with a weight matrix before.
+    """
+
+    value: str
+    bytes: int
+    products: int
+    caches: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The values at which the parts meet, and each part's weight bytes."""
+
+    cuts: tuple[str, ...]
+    bytes: tuple[int, ...]
+
+
+def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut]:
+    """Every place where one computed value is alive, in graph order.
+
+    table gives the weights' bits; without an entry a weight counts as it is stored.
+    """
+    pending: dict[ir.Value, int] = {}
+    seen: set[ir.Value] = set()
+    cuts: list[Cut] = []
+    total = products = caches = 0
+    for node in graph:
+        fresh = [v for v in node.inputs if v is not None and v.is_initializer() and v not in seen]
+        seen.update(fresh)
+        total += sum(_bytes(v, table) for v in fresh)
+        products += node.op_type in ("Conv", "Gemm", "MatMul") and any(v.shape is not None and len(v.shape) > 1
+                                                                      for v in fresh)
+        caches += sum(v is not None and str(v.name).startswith("past_") and v.is_graph_input() for v in node.inputs)
+        for value in node.inputs:
+            if value in pending:
+                pending[value] -= 1
+                if not pending[value]:
+                    del pending[value]
+        for value in node.outputs:
+            if readers := len(list(value.uses())):
+                pending[value] = readers
+        if len(pending) == 1:
+            cuts.append(Cut(str(next(iter(pending)).name), total, products, caches))
+    return cuts
+
+
+def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
+    """Embedding, decoder parts of at most limit bytes (balanced, cut between layers), LM head.
+
+    Raises:
+        UnsupportedError: the graph has no such places, or one layer is already larger than limit.
+    """
+    cuts = cut_points(graph, table)
+    total = sum(_bytes(v, table) for v in graph.initializers.values() if v.uses())
+    products = cuts[-1].products if cuts else 0
+    before = [c for c in cuts if c.products == 0]
+    after = [c for c in cuts if c.products == products - 1 and c.caches == cuts[-1].caches]
+    if not before or not after or products < 3:
+        raise UnsupportedError("the graph is not embedding, layers and LM head in a row: it has no place to cut")
+    first, last = before[-1], after[0]
+    layers = _layer_ends(cuts, first, last)
+    body = last.bytes - first.bytes
+    inner = _balanced(layers, first, last, math.ceil(body / limit))
+    ends = [first, *inner, last]
+    sizes = [b.bytes - a.bytes for a, b in zip([None, *ends], [*ends, None], strict=True) if a and b]
+    if sizes and max(sizes) > limit:
+        raise UnsupportedError(f"a decoder part needs {max(sizes):,} bytes of weights, the limit is {limit:,}",
+                               "raise `split.part_bytes`, or take fewer bits a weight")
+    return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
+
+
+def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
+    """The last cut between two layers' caches: the residual stream behind each layer."""
+    ends: dict[int, Cut] = {}
+    for cut in cuts:
+        if first.bytes < cut.bytes < last.bytes and cut.caches > first.caches:
+            ends.setdefault(cut.caches, cut)
+            if cut.products >= ends[cut.caches].products:
+                ends[cut.caches] = cut
+    return [c for c in ends.values() if c.caches < last.caches]
+
+
+def _balanced(layers: Sequence[Cut], first: Cut, last: Cut, parts: int) -> list[Cut]:
+    chosen: list[Cut] = []
+    for k in range(1, parts):
+        goal = first.bytes + (last.bytes - first.bytes) * k / parts
+        free = [c for c in layers if c not in chosen]
+        if free:
+            chosen.append(min(free, key=lambda c: abs(c.bytes - goal)))
+    return sorted(chosen, key=lambda c: c.bytes)
+
+
+def extract(model: ir.Model, cuts: Sequence[str], outputs: Sequence[str]) -> list[ir.Model]:
+    """The parts, in order, as models of their own; hand-over values keep their names.
+
+    outputs: the graph's output names in contract order; each part yields those it makes.
+    """
+    graph = model.graph
+    values = ir.convenience.create_value_mapping(graph)
+    homes = _homes(graph, cuts)
+    parts: list[ir.Model] = []
+    for k in range(len(cuts) + 1):
+        mine = [n for n in graph if homes[n] == k]
+        made = {v.name for n in mine for v in n.outputs}
+        read = {v.name for n in mine for v in n.inputs if v is not None}
+        entering = [cuts[k - 1]] if k else []
+        entering += [str(v.name) for v in graph.inputs if v.name in read]
+        leaving = [n for n in outputs if n in made] + ([cuts[k]] if k < len(cuts) else [])
+        sub = ir.convenience.extract(graph, [values[n] for n in entering], [values[n] for n in leaving])
+        parts.append(ir.Model(sub, ir_version=model.ir_version, metadata_props=dict(model.metadata_props)))
+    return parts
+
+
+def _homes(graph: ir.Graph, cuts: Sequence[str]) -> dict[ir.Node, int]:
+    """Which part each node belongs to: the number of cuts that lie before it in graph order."""
+    homes: dict[ir.Node, int] = {}
+    k = 0
+    for node in graph:
+        homes[node] = k
+        if k < len(cuts) and any(v.name == cuts[k] for v in node.outputs):
+            k += 1
+    return homes
+
+
+def _bytes(value: ir.Value, table: Mapping[str, object]) -> int:
+    if value.const_value is None:
+        return 0
+    encoding = table.get(str(value.name))
+    bits = getattr(encoding, "bits", None)
+    return value.const_value.size * bits // 8 if bits is not None else value.const_value.nbytes

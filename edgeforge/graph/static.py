@@ -1,0 +1,63 @@
+"""Shapes that the exporter computes at run time, although it knew them: written as constants.
+
+Pre: shapes from the exporter. Post: no Shape, CastLike or computed Reshape/Expand target is left alive.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+
+
+class StaticShapes(ir.passes.InPlacePass):
+    """Gives every Reshape a constant target (one -1 for a symbolic dimension), drops no-op casts and
+    the zero bias that the exporter adds to a convolution without one."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        changed = False
+        for node in list(model.graph):
+            if node.op_type == "Reshape" and edit.constant(node.inputs[1]) is None:
+                changed |= _constant_target(model.graph, node)
+            elif node.op_type in ("Cast", "CastLike") and _keeps_type(node):
+                edit.replace(node.outputs[0], _input(node))
+                changed = True
+            elif node.op_type == "Conv" and len(node.inputs) == 3 and _is_zero(node.inputs[2]):
+                node.resize_inputs(2)
+                changed = True
+        return ir.passes.PassResult(model, changed)
+
+
+def _constant_target(graph: ir.Graph, node: ir.Node) -> bool:
+    out = node.outputs[0]
+    shape = edit.dims(out)
+    if shape is None:
+        return False  # shape arithmetic itself: dies once nothing reads it
+    symbolic = sum(isinstance(d, str) for d in shape)
+    if symbolic > 1:
+        raise UnsupportedError(f"{out.name}: Reshape to {shape} has more than one open dimension",
+                               "only the token dimensions may be symbolic, one at a time")
+    target = [d if isinstance(d, int) else -1 for d in shape]
+    node.replace_input_with(1, edit.int_vector(graph, target))
+    return True
+
+
+def _input(node: ir.Node) -> ir.Value:
+    value = node.inputs[0]
+    if value is None:
+        raise ValueError(f"{node.name} lacks its input")
+    return value
+
+
+def _keeps_type(node: ir.Node) -> bool:
+    source = _input(node)
+    return source.dtype is not None and source.dtype == node.outputs[0].dtype
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Follows Expand and CastLike back to a constant: is it all zero?"""
+    while value is not None and (node := edit.producer(value, "Expand", "CastLike", "Cast")) is not None:
+        value = node.inputs[0]
+    array = edit.constant(value)
+    return array is not None and not array.any()

@@ -1,0 +1,103 @@
+"""From ranges to encodings: which grid each value of a float graph gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from edgeforge_runtime.manifest import past_layer
+
+from edgeforge.errors import EdgeForgeError
+from edgeforge.graph import edit
+from edgeforge.quantize import encodings, roles
+from edgeforge.quantize.encodings import Encoding, Table
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Bits by role. Weights are per channel and symmetric; the KV cache per tensor and symmetric;
+    embedding tables, norm gains and activations per tensor and asymmetric."""
+
+    weights: int = 8
+    activations: int = 16
+    kv: int = 8
+    embedding: int = 16
+
+
+def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids) -> Table:
+    """Builds the table; every real value gets an entry, except what is computed from constants alone.
+
+    Args:
+        ranges: smallest and largest value seen, for graph inputs and every non-move's output.
+
+    Raises:
+        EdgeForgeError: a value was never observed.
+    """
+    table = Table()
+    for group in roles.groups(graph):
+        _assign_group(table, group, ranges, grids)
+    return table
+
+
+def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> None:
+    constants = [v for v in group if v.is_initializer()]
+    axes = {v: roles.weight_axis(v) for v in constants}
+    if any(axis is not None for axis in axes.values()):
+        for value, axis in axes.items():
+            array = edit.constant(value)
+            if axis is not None and array is not None:
+                table.set(str(value.name), encodings.per_channel(array, axis, grids.weights))
+        return
+    if constants and all(roles.is_bias(v) for v in constants):
+        return
+    encoding = _grid(group, _union(group, ranges), grids)
+    for value in group:
+        table.set(str(value.name), encoding)
+
+
+def _grid(group: list[ir.Value], seen: Range, grids: Grids) -> Encoding:
+    if any(v.is_graph_input() and past_layer(str(v.name)) for v in group):
+        return encodings.per_tensor(*seen, grids.kv, symmetric=True)
+    if any(v.is_initializer() and any(u.node.op_type == "Gather" for u in v.uses()) for v in group):
+        return encodings.per_tensor(*seen, grids.embedding)
+    if any((node := v.producer()) is not None and node.op_type == "Softmax" for v in group):
+        return encodings.per_tensor(0.0, 1.0, grids.activations)
+    return encodings.per_tensor(*seen, grids.activations)
+
+
+def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
+    found: list[Range] = []
+    for value in group:
+        array = edit.constant(value)
+        if array is not None:
+            reals = array.astype(np.float32)
+            found.append((float(reals.min()), float(reals.max())))
+        elif value.name in ranges:
+            found.append(ranges[value.name])
+    if not found:
+        raise EdgeForgeError(f"{group[0].name} was never observed in calibration",
+                             "the graph and its ranges belong to different builds")
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def coverage(graph: ir.Graph, table: Table) -> None:
+    """Every real value has an encoding and every encoding has its value; else EdgeForgeError names them."""
+    needed = {str(v.name) for group in roles.groups(graph) for v in group if needs_encoding(v)}
+    names = {str(v.name) for v in roles.values(graph)}
+    bare, stray = sorted(needed - set(table)), sorted(set(table) - names)
+    if bare or stray:
+        raise EdgeForgeError(f"encodings and graph disagree: {len(bare)} values without ({bare[:3]}), "
+                             f"{len(stray)} encodings without value ({stray[:3]})")
+
+
+def needs_encoding(value: ir.Value) -> bool:
+    """False for biases and for weights on their way through a Transpose: their initializer has the grid."""
+    if value.is_initializer():
+        return not roles.is_bias(value)
+    node = value.producer()
+    return not (node is not None and roles.moves(node) and all(
+        v is None or v.is_initializer() for v in node.inputs) and node.op_type == "Transpose")

@@ -1,0 +1,147 @@
+"""The encodings printed as ONNX: QuantizeLinear/DequantizeLinear around every value, integers at the edges.
+
+In the printed graph the integer tensor bears the value's name (so a graph output, a cache entry and a
+weight are called what they are called everywhere); its real form is `<name>/dq`.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from edgeforge.errors import EdgeForgeError
+from edgeforge.graph import edit
+from edgeforge.quantize import assign, roles
+from edgeforge.quantize.encodings import Encoding, Table
+
+_TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
+          "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}
+_MIN_OPSET = 23
+
+
+def quantize(model: ir.Model, table: Table) -> ir.Model:
+    """Rewrites a float model (opset >= 23) into its QDQ form, in place; returns it.
+
+    Graph inputs and outputs become integer, on the grids the table gives them. Biases become int32 on the
+    grid of their product (input scale x weight scale).
+
+    Raises:
+        EdgeForgeError: a value without encoding, or an encoding without value.
+    """
+    graph = model.graph
+    if graph.opset_imports.get("", 0) < _MIN_OPSET:
+        raise EdgeForgeError(f"QDQ needs opset {_MIN_OPSET}, the graph has {graph.opset_imports.get('')}")
+    assign.coverage(graph, table)
+    nodes = list(graph)
+    for node in nodes:
+        if node.op_type in ("Conv", "Gemm") and len(node.inputs) == 3:
+            _bias(graph, node, table)
+    for value in [v for v in graph.initializers.values() if str(v.name) in table]:
+        _constant(graph, nodes[0], value, table[str(value.name)])
+    for value in [v for v in graph.inputs if str(v.name) in table]:
+        _input(graph, nodes[0], value, table[str(value.name)])
+    for node in nodes:
+        for value in list(node.outputs):
+            if str(value.name) in table:
+                _activation(graph, node, value, table[str(value.name)])
+    return model
+
+
+def _parameters(graph: ir.Graph, name: str, encoding: Encoding) -> list[ir.Value]:
+    scale = edit.initializer(graph, f"{name}/scale", encoding.steps())
+    zero = _codes(graph, f"{name}/zero_point", encoding.zero_point, encoding.dtype)
+    return [scale, zero]
+
+
+def _codes(graph: ir.Graph, name: str, codes: np.ndarray, dtype: str) -> ir.Value:
+    kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype in ("int4", "uint4") else np.dtype(dtype)
+    return edit.initializer(graph, name, codes.astype(kind))
+
+
+def _attributes(encoding: Encoding) -> list[ir.Attr]:
+    if encoding.scale.ndim == 0:
+        return []
+    if encoding.axis is None:
+        raise ValueError("a per-channel encoding has no axis")
+    found = [ir.AttrInt64("axis", encoding.axis)]
+    return [*found, ir.AttrInt64("block_size", encoding.block)] if encoding.block is not None else found
+
+
+def _dequantize_before(graph: ir.Graph, anchor: ir.Node, codes: ir.Value, name: str, encoding: Encoding) -> ir.Value:
+    out = edit.node_before(anchor, "DequantizeLinear", [codes, *_parameters(graph, name, encoding)], f"{name}/dq",
+                           edit.known_dims(codes), _attributes(encoding))
+    out.type = ir.TensorType(ir.DataType.FLOAT)
+    return out
+
+
+def _constant(graph: ir.Graph, first: ir.Node, value: ir.Value, encoding: Encoding) -> None:
+    array = edit.constant(value)
+    if array is None:
+        raise ValueError(f"{value.name} is not a constant")
+    name, uses = str(value.name), list(value.uses())
+    codes = encoding.quantize(array)
+    graph.initializers.pop(name)
+    stored = _codes(graph, name, codes, encoding.dtype)
+    real = _dequantize_before(graph, first, stored, name, encoding)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _input(graph: ir.Graph, first: ir.Node, value: ir.Value, encoding: Encoding) -> None:
+    uses = list(value.uses())
+    value.type = ir.TensorType(_TYPES[encoding.dtype])
+    real = _dequantize_before(graph, first, value, str(value.name), encoding)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _activation(graph: ir.Graph, node: ir.Node, value: ir.Value, encoding: Encoding) -> None:
+    """value = op(...)  ->  value/real -> Quantize -> value (codes) -> Dequantize -> value/dq."""
+    name, uses = str(value.name), list(value.uses())
+    parameters = _parameters(graph, name, encoding)
+    codes = edit.node_after(node, "QuantizeLinear", [value, *parameters], f"{name}/q", edit.known_dims(value))
+    codes.type = ir.TensorType(_TYPES[encoding.dtype])
+    if value.is_graph_output():
+        place = next(i for i, out in enumerate(graph.outputs) if out is value)
+        graph.outputs[place] = codes
+    value.name, codes.name = f"{name}/real", name
+    quantizer = codes.producer()
+    if not uses or quantizer is None:
+        return
+    real = edit.node_after(quantizer, "DequantizeLinear", [codes, *parameters], f"{name}/dq", edit.known_dims(codes))
+    real.type = ir.TensorType(ir.DataType.FLOAT)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
+    """An int32 bias on the grid that its accumulator has: scale = input scale x weight scale, zero point 0."""
+    x, weight, bias = node.inputs
+    array = edit.constant(bias)
+    if x is None or weight is None or bias is None or array is None:
+        raise EdgeForgeError(f"{node.name}: a bias that is not constant cannot be quantized")
+    scale = (_scale_of(x, table) * table[str(weight.name)].steps().reshape(-1)).astype(np.float32)
+    limit = float(np.iinfo(np.int32).max)
+    codes = np.clip(np.rint(array.astype(np.float64) / scale), -limit, limit).astype(np.int32)
+    name, uses = str(bias.name), list(bias.uses())
+    graph.initializers.pop(name)
+    stored = edit.initializer(graph, name, codes)
+    parameters = [edit.initializer(graph, f"{name}/scale", scale),
+                  edit.initializer(graph, f"{name}/zero_point", np.zeros(len(scale), np.int32))]
+    real = edit.node_before(node, "DequantizeLinear", [stored, *parameters], f"{name}/dq", list(array.shape),
+                            [ir.AttrInt64("axis", 0)])
+    real.type = ir.TensorType(ir.DataType.FLOAT)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _scale_of(value: ir.Value, table: Table) -> np.float32:
+    if str(value.name) not in table:
+        raise EdgeForgeError(f"{value.name} has no encoding, so the bias of its product has no grid")
+    return np.float32(table[str(value.name)].steps())
+
+
+def real_values(table: Table) -> dict[str, tuple[float, int]]:
+    """Per-tensor scale and zero point by value name (for a manifest's graph inputs and outputs)."""
+    return {name: (float(e.scale), int(e.zero_point)) for name, e in table.items() if e.scale.ndim == 0}

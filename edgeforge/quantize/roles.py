@@ -1,0 +1,88 @@
+"""What each value of a graph is to quantization: a weight, a table, an activation, cache, or plumbing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from edgeforge.graph.requantize import is_requantize
+
+MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat", "Identity"}
+"""ops that carry codes unchanged: inputs and outputs share one grid"""
+
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def is_real(value: ir.Value | None) -> bool:
+    """Does value hold reals (and so need an encoding)?"""
+    return value is not None and value.dtype in _FLOATS
+
+
+def moves(node: ir.Node) -> bool:
+    """Does node hand its codes on unchanged?"""
+    return node.op_type in MOVES and not is_requantize(node)
+
+
+def weight_axis(value: ir.Value) -> int | None:
+    """The output-channel axis when value is a Conv, Gemm or MatMul weight (possibly behind a Transpose)."""
+    if not value.is_initializer() or value.shape is None or len(value.shape) < 2:
+        return None
+    for use in value.uses():
+        axis = _axis_at(use.node, use.idx, len(value.shape))
+        if axis is not None:
+            return axis
+        if use.node.op_type == "Transpose" and len(value.shape) == 2:
+            for further in use.node.outputs[0].uses():
+                turned = _axis_at(further.node, further.idx, 2)
+                if turned is not None:
+                    return 1 - turned
+    return None
+
+
+def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
+    if index != 1:
+        return None
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "MatMul":
+        return rank - 1
+    if node.op_type == "Gemm":
+        turned = node.attributes.get("transB")
+        return 0 if turned is not None and turned.as_int() else 1
+    return None
+
+
+def is_bias(value: ir.Value) -> bool:
+    """The third input of a Conv or Gemm: int32 on the grid of its product, not an encoding of its own."""
+    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm") for u in value.uses())
+
+
+def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:
+    """Sets of values that must share one grid, in graph order: each move's real inputs and outputs together."""
+    parent: dict[ir.Value, ir.Value] = {}
+
+    def root(value: ir.Value) -> ir.Value:
+        while parent[value] is not value:
+            parent[value] = parent[parent[value]]
+            value = parent[value]
+        return value
+
+    for value in values(graph):
+        parent[value] = value
+    for node in graph:
+        if moves(node):
+            tied = [v for v in (*node.inputs, *node.outputs) if v is not None and v in parent]
+            for value in tied[1:]:
+                parent[root(value)] = root(tied[0])
+    found: dict[ir.Value, list[ir.Value]] = {}
+    for value in parent:
+        found.setdefault(root(value), []).append(value)
+    yield from found.values()
+
+
+def values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Every real value: inputs, used initializers, node outputs."""
+    candidates = [*graph.inputs, *(v for v in graph.initializers.values() if v.uses()),
+                  *(o for n in graph for o in n.outputs)]
+    yield from (v for v in candidates if is_real(v))

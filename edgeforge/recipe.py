@@ -1,0 +1,144 @@
+"""The recipe: the vocabulary of the tool. Unknown keys are refused, defaults are visible here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from edgeforge import targets
+from edgeforge.errors import RecipeError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Target(_Section):
+    """Where the bundle runs, and the graph widths that it is compiled for."""
+
+    chip: str
+    context: int = Field(1024, ge=2, le=32768)
+    """CL: most tokens that prompt and answer hold together"""
+    prefill: int = Field(128, ge=2, le=2048)
+    """AR of the prompt graph; the decode graph is AR-1"""
+
+    @field_validator("chip")
+    @classmethod
+    def _known_chip(cls, name: str) -> str:
+        try:
+            return targets.chip(name).name
+        except RecipeError as error:
+            raise ValueError(f"{error.message} ({error.hint})") from None
+
+    @model_validator(mode="after")
+    def _prefill_fits(self) -> Target:
+        if self.prefill >= self.context:
+            raise ValueError(f"prefill {self.prefill} must be smaller than context {self.context}")
+        return self
+
+
+class Calibrate(_Section):
+    """The text that ranges come from: `windows` stretches of `tokens` tokens, from a file or the built-in mix."""
+
+    text: Path | None = None
+    windows: int = Field(16, ge=1, le=4096)
+    tokens: int = Field(512, ge=8, le=32768)
+
+
+class Quantize(_Section):
+    """Bits by role."""
+
+    weights: Literal[4, 8, 16] = 8
+    activations: Literal[16] = 16
+    kv: Literal[8, 16] = 8
+    embedding: Literal[8, 16] = 16
+
+
+class Split(_Section):
+    """How the graph is cut into parts."""
+
+    part_bytes: int = Field(1 << 30, ge=1 << 10)
+    """most weight bytes in one decoder part"""
+
+
+class Compile(_Section):
+    """Limits for the vendor's compiler."""
+
+    timeout_s: float = Field(1800, gt=0)
+
+
+class Gates(_Section):
+    """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
+
+    windows: int = Field(2, ge=1)
+    """evaluation windows of `context` tokens each, disjoint from calibration text"""
+    adapt_db: float = 60
+    optimize_db: float = 55
+    quantize_db: float = 30
+    quantize_kl: float = 0.02
+    quantize_ppl: float = 1.02
+    sha_db: float = 60
+    emulator_db: float = 40
+    shared_bytes: float = 1.05
+
+
+class Recipe(_Section):
+    """One build. Paths are relative to the recipe's own folder."""
+
+    model: Path
+    out: Path
+    target: Target
+    calibrate: Calibrate = Calibrate()
+    quantize: Quantize = Quantize()
+    split: Split = Split()
+    compile: Compile = Compile()
+    gates: Gates = Gates()
+
+
+def load(path: Path) -> Recipe:
+    """Reads a recipe file.
+
+    Raises:
+        RecipeError: not there, not YAML, an unknown key (with the nearest known one) or a wrong value.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"recipe {path}: {error.strerror}", "give the path of a recipe file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path} is not YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise RecipeError(f"recipe {path} holds a {type(raw).__name__}, not keys and values")
+    try:
+        recipe = Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise RecipeError(f"recipe {path}:\n" + "\n".join(_complaints(error))) from None
+    base = path.resolve().parent
+    text = recipe.calibrate.text
+    return recipe.model_copy(update={
+        "model": base / recipe.model, "out": (base / recipe.out).resolve(),
+        "calibrate": recipe.calibrate.model_copy(update={"text": base / text if text else None})})
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for item in error.errors():
+        where = ".".join(str(p) for p in item["loc"]) or "recipe"
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(item["loc"][-1]), _keys(item["loc"][:-1]), 1)
+            yield f"  {where}: unknown key" + (f"; did you mean {near[0]!r}?" if near else "")
+        elif item["type"] == "missing":
+            yield f"  {where}: missing"
+        else:
+            yield f"  {where}: {item['msg']} (got {item['input']!r})"
+
+
+def _keys(path: tuple[int | str, ...]) -> list[str]:
+    model: Any = Recipe
+    for key in path:
+        model = model.model_fields[str(key)].annotation
+    return list(model.model_fields)

@@ -1,0 +1,40 @@
+"""Executors: what runs a bundle's graphs. One module per accelerator, chosen by Target.executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeforge_runtime.errors import ManifestError
+from edgeforge_runtime.manifest import Target
+
+from .base import Arrays, Executor
+from .cpu import CpuExecutor
+from .htp import HtpExecutor
+
+__all__ = ["Arrays", "Executor", "open_executor"]
+
+
+def open_executor(
+    target: Target, folder: Path, *, exact: bool = False, threads: int | None = None
+) -> Executor:
+    """The executor that target asks for, with every file of the target loaded.
+
+    Args:
+        folder: the bundle; parts name their files relative to it.
+        exact: no graph optimisation at all, so that a QDQ graph is the reference for its compiled twin
+            (onnx-cpu; compiled binaries have nothing to switch off).
+        threads: intra-op threads; all physical cores available to this process by default.
+
+    Raises:
+        ManifestError: no such executor, or a file is missing.
+        ExecutorError: a file does not load.
+    """
+    for graph in target.graphs:
+        for part in graph.parts:
+            if not (folder / part.file).is_file():
+                raise ManifestError(f"{folder / part.file} is missing: graph {part.graph} cannot run")
+    if target.executor == "onnx-cpu":
+        return CpuExecutor(target, folder, exact=exact, threads=threads)
+    if target.executor == "qnn-htp":
+        return HtpExecutor(target, folder)
+    raise ManifestError(f"no executor {target.executor!r}: this runtime has onnx-cpu and qnn-htp")

@@ -1,0 +1,54 @@
+"""Token ids, mask and rotary tables for one call of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .codes import Array, Floats, encode
+from .manifest import COS, IDS, MASK, SIN, Graph, Model, Tensor
+
+
+class Feeder:
+    """Builds everything that a graph takes beside the cache.
+
+    Args:
+        cos, sin: float32 [positions, rotary dims / 2].
+    """
+
+    def __init__(self, model: Model, cos: Floats, sin: Floats) -> None:
+        self._model = model
+        self._tables = {COS: cos, SIN: sin}
+        self._coded: dict[tuple[str, str, float | None, int], Array] = {}
+
+    def feeds(self, graph: Graph, tokens: Sequence[int], past: int, first: int) -> dict[str, Array]:
+        """Feeds for `tokens` at positions past.., in rows first.. of the graph's AR rows.
+
+        Past tokens are columns 0..past-1 of the mask, row r of the graph is column CL - AR + r. Rows
+        without a token are wholly forbidden (the mask is bounded, so they stay finite), hold the
+        padding id and position 0; nobody reads what comes of them.
+        """
+        inputs, _ = graph.boundary()
+        ids = np.full((1, graph.ar), self._model.pad, inputs[IDS].dtype)
+        ids[0, first : first + len(tokens)] = tokens
+        rope = {name: self._rotary(inputs[name], past, first, len(tokens)) for name in (COS, SIN)}
+        return {IDS: ids, MASK: self._mask(graph, inputs[MASK], past, first, len(tokens)), **rope}
+
+    def _mask(self, graph: Graph, tensor: Tensor, past: int, first: int, count: int) -> Array:
+        allowed, forbidden = encode(tensor, [0.0, self._model.masked])
+        mask = np.full(tensor.shape, forbidden)
+        rows = mask[0, 0, first : first + count]
+        rows[:, :past] = allowed
+        column = graph.cl - graph.ar + first
+        rows[:, column : column + count][np.tri(count, dtype=bool)] = allowed
+        return mask
+
+    def _rotary(self, tensor: Tensor, past: int, first: int, count: int) -> Array:
+        key = (tensor.name, tensor.dtype, tensor.scale, tensor.zero_point)
+        if key not in self._coded:
+            self._coded[key] = encode(tensor, self._tables[tensor.name])
+        table = self._coded[key]
+        rows = np.repeat(table[:1], tensor.shape[-2], axis=0)
+        rows[first : first + count] = table[past : past + count]
+        return rows.reshape(tensor.shape)
