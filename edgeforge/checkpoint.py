@@ -98,8 +98,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     config = _read_json(folder / CONFIG, "every HuggingFace checkpoint has one: is this the right folder?")
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{folder / CONFIG} has no `model_type`", "save it again with transformers")
-    if "quantization_config" in config:
-        method = config["quantization_config"].get("quant_method", "an unnamed method")
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method", "an unnamed method")
         raise UnsupportedError(
             f"{folder} is quantized already ({method})",
             _QUANTIZED_HINT,
@@ -109,13 +109,16 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     for file in files:
         header = _read_header(file)
         if twice := header.keys() & tensors.keys():
-            raise CheckpointError(f"{_names(twice)} in {file} and in {tensors[min(twice)].file.name}")
+            raise CheckpointError(
+                f"{file} holds again what {tensors[min(twice)].file.name} holds: {_names(twice)}",
+                "files of two checkpoints lie in one folder: download it again into an empty one",
+            )
         tensors |= header
     weights = {n: t.dtype for n, t in tensors.items() if n.endswith("weight")}
     if coded := [f"{n} ({dtype})" for n, dtype in weights.items() if dtype not in _FLOATS]:
         raise UnsupportedError(f"{folder} holds codes in place of weights: {_names(coded)}", _QUANTIZED_HINT)
     if not tensors:
-        raise CheckpointError(f"{folder} has weight files without a tensor in them")
+        raise CheckpointError(f"{folder} has weight files without a tensor in them", "download it again")
     if absent := [n for n, f in declared.items() if n not in tensors or tensors[n].file.name != f]:
         raise CheckpointError(
             f"{folder / INDEX} promises tensors that their files don't hold: {_names(absent)}",
@@ -147,7 +150,10 @@ def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # each config class has its own ways to be unhappy
-        raise CheckpointError(f"{folder / CONFIG} makes no model: {_one_line(error)}") from error
+        raise CheckpointError(
+            f"{folder / CONFIG} makes no model: {_one_line(error)}",
+            "take config.json from the original model",
+        ) from error
     try:
         with _quiet_transformers():
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -188,7 +194,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
     except Exception as error:  # `tokenizers` raises bare Exception for a damaged tokenizer.json
         raise CheckpointError(
-            f"the tokenizer in {checkpoint.folder} cannot be read: {_one_line(error)}"
+            f"the tokenizer in {checkpoint.folder} cannot be read: {_one_line(error)}",
+            "take the tokenizer files from the original model",
         ) from error
 
 
@@ -218,7 +225,7 @@ def _weight_files(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
     if (folder / WEIGHTS).is_file():  # transformers, too, looks here first
         return (folder / WEIGHTS,), {}
     if (folder / INDEX).is_file():
-        index = _read_json(folder / INDEX, "")
+        index = _read_json(folder / INDEX, "download it again")
         weight_map = index.get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{folder / INDEX} has no `weight_map`", "download the checkpoint again")
@@ -270,7 +277,7 @@ def _read_json(file: Path, hint: str) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{file} is not JSON: {error}", "download it again") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{file} holds a {type(value).__name__}, expected an object")
+        raise CheckpointError(f"{file} holds a {type(value).__name__}, no object", "download it again")
     return value
 
 

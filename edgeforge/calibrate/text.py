@@ -17,8 +17,8 @@ Calibration and evaluation share no paragraph. Topics nest (`customization` lies
 `specialnames`), so paragraphs are told apart by a hash of their text, and each is used once; consecutive
 paragraphs are gathered into sections, and sections go to the two roles in turn. Evaluation then loses the
 paragraphs that nearly repeat calibration. The text is that of the running Python: figures from two patch
-releases differ a little. With a vocabulary of 49k the default text gives 116 windows of 512 tokens to
-calibration and 108 to evaluation.
+releases differ a little. With a vocabulary of 49k the default text gives about 115 windows of 512 tokens to
+calibration and 105 to evaluation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import hashlib
 import importlib.util
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -55,12 +56,15 @@ _CODE = (
     "tarfile",
     "textwrap",
 )
-# Long enough that attention has something to look back at, short enough that a file of 20 kB serves both roles.
+# Long enough for attention to look back, short enough that a file of 20 kB serves both roles.
 _SECTION_CHARS = 4000
 # An evaluation paragraph that has this many words in a row in common with calibration is left out.
 _COPY_WORDS = 8
-# Templates that print today's date would make other windows, and another cache key, every day.
+# A heading is no answer: it goes with the paragraph after it.
+_ANSWER_CHARS = 80
+# A template that prints today's date would make other windows, and another cache key, every day.
 _TODAY = datetime(2025, 1, 1)
+_DATE = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 _QUESTIONS = ("What should I know about {}?", "Explain {} to me.", "What does the reference say about {}?")
 
 
@@ -68,6 +72,7 @@ _QUESTIONS = ("What should I know about {}?", "Explain {} to me.", "What does th
 class Section:
     """Consecutive paragraphs of one subject: the unit that goes to one role and one domain."""
 
+    kind: Domain
     subject: str  # empty when unknown
     paragraphs: tuple[str, ...]
 
@@ -160,36 +165,37 @@ def overlap(
     return runs
 
 
-def sections(role: Role, domain: Domain, source: Path | None, with_chat: bool) -> list[Section]:
-    """The sections that one domain may use in one role; no paragraph is in two such lists.
+def pools(source: Path | None, with_chat: bool) -> dict[tuple[Role, Domain], list[Section]]:
+    """The sections that each domain may use in each role; no paragraph is in two of these lists.
 
     Prose (or the user's text) gives every third section to `chat` when there is a template for it.
     """
-    if source is not None:
-        paragraphs = _paragraphs_of_file(source)
-    elif domain == "code":
-        paragraphs = _paragraphs_of_code()
-    else:
-        paragraphs = _paragraphs_of_topics()
+    default = (_paragraphs_of_topics(), _paragraphs_of_code())
+    paragraphs = itertools.chain(*(default if source is None else (_paragraphs_of_file(source),)))
     # By hash: a few windows then come from many subjects, and the order is the same everywhere.
     every = sorted(_sections(paragraphs), key=lambda section: text_hash(section.text))
-    mine, others = every[0::2], every[1::2]
-    if role == "evaluation":
-        mine = _without_near_copies(others, mine)
-    if domain == "code" or not with_chat:
-        return mine
-    return [s for i, s in enumerate(mine) if (i % 3 == 2) == (domain == "chat")]
+    kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
+    calibration = [s for part in kinds for s in part[0::2]]
+    evaluation = _without_near_copies([s for part in kinds for s in part[1::2]], calibration)
+    made: dict[tuple[Role, Domain], list[Section]] = {}
+    roles: dict[Role, list[Section]] = {"calibration": calibration, "evaluation": evaluation}
+    for role, chosen in roles.items():
+        spoken = itertools.count()
+        for section in chosen:
+            chat = with_chat and section.kind != "code" and next(spoken) % 3 == 2
+            made.setdefault((role, "chat" if chat else section.kind), []).append(section)
+    return made
 
 
 def _windows(
     tokenizer: PreTrainedTokenizerBase, length: int, count: int, source: Path | None, role: Role
 ) -> list[Window]:
     plan = domains(tokenizer, count, source)
-    chat = bool(tokenizer.chat_template)
-    streams: dict[Domain, Iterator[list[int]]] = {}
-    for domain in dict.fromkeys(plan):
-        part = sections(role, domain, source, chat)
-        streams[domain] = (_chat if domain == "chat" else _plain)(tokenizer, length, part)
+    pool = pools(source, with_chat=bool(tokenizer.chat_template))
+    streams = {
+        domain: (_chat if domain == "chat" else _plain)(tokenizer, length, pool.get((role, domain), []))
+        for domain in dict.fromkeys(plan)
+    }
     made: list[Window] = []
     for domain in plan:
         ids = next(streams[domain], None)
@@ -230,10 +236,15 @@ def _chat(tokenizer: PreTrainedTokenizerBase, length: int, part: list[Section]) 
     question = itertools.cycle(_QUESTIONS)
     messages: list[dict[str, str]] = []
     for section in part:
+        answer = ""
         for paragraph in section.paragraphs:
+            answer = f"{answer}\n\n{textwrap.dedent(paragraph)}".strip()
+            if len(answer) < _ANSWER_CHARS:
+                continue
+            subject = section.subject or f'"{" ".join(answer.split()[:6])}"'
             # At about four characters a token, an answer takes half a window at most: turns end inside.
-            subject = section.subject or f'"{" ".join(paragraph.split()[:6])}"'
-            messages += _turn(next(question).format(subject), _clip(paragraph, 2 * length))
+            messages += _turn(next(question).format(subject), _clip(answer, 2 * length))
+            answer = ""
             ids = _render(tokenizer, messages)
             if len(ids) >= length:
                 yield ids[:length]
@@ -248,7 +259,8 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) 
     from jinja2 import TemplateError
 
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, strftime_now=_TODAY.strftime)
+        template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
+        text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
     except (TemplateError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the chat template refuses a plain conversation of user and assistant: {error}",
@@ -298,23 +310,23 @@ def _starts(piece: Window, n: int) -> range:
     return range(len(piece) - n + 1)
 
 
-def _sections(paragraphs: Iterable[tuple[str, str]]) -> list[Section]:
-    """Gather (subject, paragraph) pairs; a paragraph whose text has been seen is dropped."""
+def _sections(paragraphs: Iterable[tuple[Domain, str, str]]) -> list[Section]:
+    """Gather (kind, subject, paragraph); a paragraph whose text has been seen is dropped."""
     seen: set[bytes] = set()
     made: list[Section] = []
-    for subject, group in itertools.groupby(paragraphs, key=lambda pair: pair[0]):
+    for (kind, subject), group in itertools.groupby(paragraphs, key=lambda item: item[:2]):
         gathered: list[str] = []
-        for _, paragraph in group:
+        for *_, paragraph in group:
             digest = text_hash(paragraph)
             if digest in seen:
                 continue
             seen.add(digest)
             gathered.append(paragraph)
             if sum(map(len, gathered)) >= _SECTION_CHARS:
-                made.append(Section(subject, tuple(gathered)))
+                made.append(Section(kind, subject, tuple(gathered)))
                 gathered = []
         if gathered:
-            made.append(Section(subject, tuple(gathered)))
+            made.append(Section(kind, subject, tuple(gathered)))
     return made
 
 
@@ -326,8 +338,8 @@ def text_hash(paragraph: str) -> bytes:
 def _without_near_copies(part: list[Section], other: list[Section]) -> list[Section]:
     """`part` less the paragraphs that repeat a run of words of `other`: boilerplate, and prose said twice."""
     known = {run for section in other for run in _word_runs(section.text)}
-    kept = [(s.subject, [p for p in s.paragraphs if known.isdisjoint(_word_runs(p))]) for s in part]
-    return [Section(subject, tuple(paragraphs)) for subject, paragraphs in kept if paragraphs]
+    kept = [(s, tuple(p for p in s.paragraphs if known.isdisjoint(_word_runs(p)))) for s in part]
+    return [replace(section, paragraphs=paragraphs) for section, paragraphs in kept if paragraphs]
 
 
 def _word_runs(text: str) -> Iterator[tuple[str, ...]]:
@@ -339,7 +351,7 @@ def _split(text: str) -> list[str]:
     return [p.rstrip() for p in re.split(r"\n[ \t]*\n", text) if p.strip()]
 
 
-def _paragraphs_of_topics() -> Iterator[tuple[str, str]]:
+def _paragraphs_of_topics() -> Iterator[tuple[Domain, str, str]]:
     from pydoc_data.topics import topics
 
     # The longest first: a topic that lies inside another one then adds nothing but its narrower name.
@@ -347,10 +359,10 @@ def _paragraphs_of_topics() -> Iterator[tuple[str, str]]:
     narrowest = {text_hash(p): key for key in keys for p in _split(topics[key])}
     for key in keys:
         for paragraph in _split(topics[key]):
-            yield f"{narrowest[text_hash(paragraph)].replace('-', ' ')} in Python", paragraph
+            yield "prose", f"{narrowest[text_hash(paragraph)].replace('-', ' ')} in Python", paragraph
 
 
-def _paragraphs_of_code() -> Iterator[tuple[str, str]]:
+def _paragraphs_of_code() -> Iterator[tuple[Domain, str, str]]:
     for name in _CODE:
         spec = importlib.util.find_spec(name)
         file = Path(spec.origin) if spec is not None and spec.origin else None
@@ -360,10 +372,10 @@ def _paragraphs_of_code() -> Iterator[tuple[str, str]]:
                 "name a text file in the recipe as the calibration source",
             )
         for paragraph in _split(file.read_text(encoding="utf-8")):
-            yield name, paragraph
+            yield "code", name, paragraph
 
 
-def _paragraphs_of_file(file: Path) -> Iterator[tuple[str, str]]:
+def _paragraphs_of_file(file: Path) -> Iterator[tuple[Domain, str, str]]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -375,7 +387,7 @@ def _paragraphs_of_file(file: Path) -> Iterator[tuple[str, str]]:
         ) from error
     for paragraph in _split(text):
         for piece in _pieces(paragraph):
-            yield "", piece
+            yield "text", "", piece
 
 
 def _pieces(paragraph: str) -> Iterator[str]:

@@ -1,0 +1,278 @@
+"""Calibration and evaluation text: the declared mixture, template tokens in it, nothing shared."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+from jinja2 import TemplateError
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from edgeforge.calibrate.text import (
+    Run,
+    calibration_windows,
+    domains,
+    evaluation_windows,
+    overlap,
+    pools,
+    template_ids,
+    text_hash,
+)
+from edgeforge.errors import CheckpointError, EdgeForgeError, RecipeError
+
+SYSTEM = "You are a helpful machine that answers in full sentences and never in riddles."
+TEMPLATE = (
+    "<|start|>system\n" + SYSTEM + "<|end|>\n"
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+)
+
+
+def make_tokenizer(template: str | None, bos: bool = False) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 1500 ids, trained on a few topics."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<|start|>", "<|end|>", "<bos>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=1500,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([topics["specialnames"], topics["compound"]], trainer)
+    if bos:
+        bpe.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 2)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|end|>", bos_token="<bos>", model_max_length=128
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|start|>"]})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def chatty() -> PreTrainedTokenizerFast:
+    return make_tokenizer(TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def plain() -> PreTrainedTokenizerFast:
+    return make_tokenizer(None)
+
+
+@pytest.fixture
+def own_text(tmp_path: Path) -> Path:
+    """60 paragraphs of about 600 characters, no two alike."""
+    file = tmp_path / "own.txt"
+    words = ("meadow", "river", "lantern", "copper", "violet", "harbour", "thistle")
+    paragraphs = (
+        " ".join(f"{words[(i * j) % 7]}{i}{words[(i + j) % 7]}" for j in range(1, 40)) for i in range(60)
+    )
+    file.write_text("\n\n".join(paragraphs), encoding="utf-8")
+    return file
+
+
+class TestWindows:
+    @pytest.mark.parametrize("make", [calibration_windows, evaluation_windows])
+    def test_shape_type_and_range(self, chatty: PreTrainedTokenizerFast, make: object) -> None:
+        windows = make(chatty, 96, 9)  # type: ignore[operator]
+        assert [w.shape for w in windows] == [(96,)] * 9
+        assert {w.dtype for w in windows} == {np.dtype(np.int64)}
+        assert all(w.min() >= 0 and w.max() < len(chatty) for w in windows)
+        assert len({w.tobytes() for w in windows}) == 9
+
+    def test_a_window_is_the_same_however_many_are_asked_for(self, chatty: PreTrainedTokenizerFast) -> None:
+        few, many = calibration_windows(chatty, 64, 5), calibration_windows(chatty, 64, 40)
+        assert all(np.array_equal(a, b) for a, b in zip(few, many, strict=False))
+
+    def test_none(self, chatty: PreTrainedTokenizerFast) -> None:
+        assert calibration_windows(chatty, 64, 0) == []
+
+    def test_mixture(self, chatty: PreTrainedTokenizerFast, plain: PreTrainedTokenizerFast) -> None:
+        assert Counter(domains(chatty, 16)) == {"chat": 4, "prose": 8, "code": 4}
+        assert Counter(domains(plain, 12)) == {"prose": 8, "code": 4}
+        assert Counter(domains(chatty, 12, Path("own.txt"))) == {"chat": 4, "text": 8}
+        assert set(domains(plain, 12, Path("own.txt"))) == {"text"}
+
+    def test_opening_tokens_lead_every_window(self) -> None:
+        windows = calibration_windows(make_tokenizer(None, bos=True), 64, 6)
+        assert all(w[0] == 2 and 2 not in w[1:] for w in windows)
+
+    def test_plain_text_reads_as_in_the_source(self, plain: PreTrainedTokenizerFast) -> None:
+        whole = pools(None, with_chat=False)["calibration", "prose"][0].text
+        assert whole.startswith(plain.decode(calibration_windows(plain, 64, 1)[0]))
+
+    def test_too_little_text_says_how_much_there_is(self, chatty: PreTrainedTokenizerFast) -> None:
+        with pytest.raises(RecipeError, match=r"for \d+ calibration windows of 4000 tokens, \d+ are"):
+            calibration_windows(chatty, 4000, 100)
+
+    def test_no_room_behind_the_opening(self) -> None:
+        with pytest.raises(RecipeError, match="no room"):
+            calibration_windows(make_tokenizer(None, bos=True), 1, 1)
+
+
+class TestTemplate:
+    def test_only_chat_windows_hold_its_special_ids(self, chatty: PreTrainedTokenizerFast) -> None:
+        special = template_ids(chatty)
+        assert special == {0, 1}
+        for make in (calibration_windows, evaluation_windows):
+            windows = make(chatty, 128, 16)
+            for domain, window in zip(domains(chatty, 16), windows, strict=True):
+                assert bool(special.intersection(window.tolist())) == (domain == "chat")
+
+    def test_a_single_window_is_a_conversation(self, chatty: PreTrainedTokenizerFast) -> None:
+        text = chatty.decode(calibration_windows(chatty, 200, 1)[0])
+        assert text.startswith(f"<|start|>system\n{SYSTEM}<|end|>\n<|start|>user\n")
+        assert "<|start|>assistant\n" in text
+
+    def test_windows_that_end_before_the_template_does(self) -> None:
+        closes_late = "{% for m in messages %}{{ m.content }}{% endfor %}<|start|>"
+        with pytest.raises(RecipeError, match=r"<\|start\|>"):
+            calibration_windows(make_tokenizer(closes_late), 16, 8)
+
+    def test_does_not_change_with_the_date(self) -> None:
+        windows = calibration_windows(make_tokenizer("{{ strftime_now('%Y-%m-%d') }}" + TEMPLATE), 128, 1)
+        assert make_tokenizer(None).decode(windows[0]).startswith("2025-01-01<|start|>")
+
+    def test_no_warning_about_length(
+        self, chatty: PreTrainedTokenizerFast, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        calibration_windows(chatty, 4 * chatty.model_max_length, 4)
+        assert capfd.readouterr() == ("", "")
+
+    def test_that_refuses_is_the_checkpoint_s_fault(self) -> None:
+        tokenizer = make_tokenizer("{{ raise_exception('system turn first') }}")
+        with pytest.raises(CheckpointError, match="system turn first") as caught:
+            calibration_windows(tokenizer, 64, 1)
+        assert isinstance(caught.value.__cause__, TemplateError)
+
+
+class TestDisjoint:
+    def test_topics_nest(self) -> None:
+        """Why topic keys don't do: one topic's paragraphs all stand in another one."""
+        inner = [p for p in topics["customization"].split("\n\n") if len(p) > 200]
+        assert all(p in topics["specialnames"] for p in inner)
+
+    def test_no_paragraph_is_used_twice(self) -> None:
+        parts = pools(None, with_chat=True)
+        assert {domain for _, domain in parts} == {"prose", "chat", "code"}
+        hashes = [text_hash(p) for part in parts.values() for s in part for p in s.paragraphs]
+        assert len(hashes) == len(set(hashes)) > 2000
+
+    def test_each_role_gets_its_share(self) -> None:
+        size = {key: sum(len(s.text) for s in part) for key, part in pools(None, with_chat=True).items()}
+        for domain in ("prose", "chat", "code"):
+            assert 0.7 < size["evaluation", domain] / size["calibration", domain] < 1.4
+
+    def test_no_run_of_tokens_is_shared(self, chatty: PreTrainedTokenizerFast) -> None:
+        calibration = calibration_windows(chatty, 256, 200)
+        evaluation = evaluation_windows(chatty, 256, 200)
+        assert overlap(evaluation, calibration, chatty) == []
+
+    def test_hash_is_blind_to_layout(self) -> None:
+        assert text_hash("  One\n   two") == text_hash("one two") != text_hash("onetwo")
+
+
+class TestOverlap:
+    @staticmethod
+    def windows(seed: int, count: int = 3, high: int = 50_000) -> list[np.ndarray]:
+        return list(np.random.default_rng(seed).integers(100, high, (count, 100)))
+
+    def test_planted_run(self) -> None:
+        a, b = self.windows(0), self.windows(1)
+        a[1][20:60] = b[2][7:47]
+        assert overlap(a, b) == [Run(1, 20, 40)]
+        assert overlap(a, b, n=40) == [Run(1, 20, 40)]
+        assert overlap(a, b, n=41) == []
+
+    def test_run_does_not_reach_over_two_windows(self) -> None:
+        a, b = self.windows(0), self.windows(1)
+        a[0][80:], a[1][:20] = b[0][30:50], b[0][50:70]
+        assert overlap(a, b) == []
+
+    def test_agrees_with_the_plain_definition(self) -> None:
+        a, b = self.windows(2, 4, 103), self.windows(3, 4, 103)
+        n = 4
+        known = {tuple(w[i : i + n]) for w in b for i in range(97)}
+        hits = [(k, i) for k, w in enumerate(a) for i in range(97) if tuple(w[i : i + n]) in known]
+        covered = {(k, i + j) for k, i in hits for j in range(n)}
+        runs = overlap(a, b, n=n)
+        assert {(r.window, i) for r in runs for i in range(r.start, r.start + r.length)} == covered
+        assert 0 < len(covered) < 400
+
+    def test_what_the_template_writes_does_not_count(self, chatty: PreTrainedTokenizerFast) -> None:
+        def conversation(answer: str) -> np.ndarray:
+            turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": answer}]
+            text = chatty.apply_chat_template(turns, tokenize=False)
+            return np.asarray(chatty(text)["input_ids"])
+
+        a, b = conversation("Because of the rain."), conversation("Nobody knows.")
+        assert overlap([a], [b], n=16)
+        assert overlap([a], [b], chatty, n=16) == []
+        same = "A metaclass is looked up first, then the bases, and the namespace is prepared last of all."
+        (run,) = overlap([conversation(same)], [conversation("Well. " + same)], chatty, n=16)
+        assert chatty.decode(conversation(same)[run.start : run.start + run.length]).endswith("last of all.")
+
+
+class TestOwnFile:
+    def test_replaces_the_default(self, chatty: PreTrainedTokenizerFast, own_text: Path) -> None:
+        text = own_text.read_text(encoding="utf-8")
+        calibration = calibration_windows(chatty, 128, 12, own_text)
+        evaluation = evaluation_windows(chatty, 128, 12, own_text)
+        assert overlap(evaluation, calibration, chatty) == []
+        for domain, window in zip(domains(chatty, 12, own_text), calibration, strict=True):
+            decoded = chatty.decode(window)
+            assert (decoded.strip().split("\n\n")[0] in text) == (domain == "text")
+
+    def test_questions_name_the_paragraph(self, chatty: PreTrainedTokenizerFast, own_text: Path) -> None:
+        window = chatty.decode(calibration_windows(chatty, 300, 1, own_text)[0])
+        question, answer = window.split("<|start|>user\n")[1].split("<|end|>\n<|start|>assistant\n")[:2]
+        assert " ".join(answer.split()[:6]) in question
+
+    def test_a_heading_goes_with_the_paragraph_after_it(
+        self, chatty: PreTrainedTokenizerFast, own_text: Path
+    ) -> None:
+        paragraphs = own_text.read_text().split("\n\n")
+        own_text.write_text("\n\n".join(f"Heading {i}\n\n{p}" for i, p in enumerate(paragraphs)))
+        for window in calibration_windows(chatty, 400, 4, own_text)[::3]:
+            answers = chatty.decode(window).split("<|start|>assistant\n")[1:]
+            assert all(a.startswith("Heading ") and len(a) > 80 for a in answers)
+
+    def test_without_blank_lines(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
+        own_text.write_text(own_text.read_text().replace("\n\n", "\n"))
+        assert len(evaluation_windows(plain, 64, 4, own_text)) == 4
+
+    def test_windows_line_ends_and_byte_order_mark(
+        self, plain: PreTrainedTokenizerFast, own_text: Path, tmp_path: Path
+    ) -> None:
+        other = tmp_path / "other.txt"
+        other.write_bytes(b"\xef\xbb\xbf" + own_text.read_bytes().replace(b"\n", b"\r\n"))
+        pairs = zip(
+            calibration_windows(plain, 64, 4, own_text), calibration_windows(plain, 64, 4, other), strict=True
+        )
+        assert all(np.array_equal(a, b) for a, b in pairs)
+
+    def test_missing(self, plain: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+        with pytest.raises(RecipeError, match=r"nowhere\.txt"):
+            calibration_windows(plain, 64, 1, tmp_path / "nowhere.txt")
+
+    def test_not_utf8(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
+        own_text.write_bytes(b"caf\xe9 " * 10)
+        with pytest.raises(RecipeError, match="byte 3 is 0xe9"):
+            calibration_windows(plain, 64, 1, own_text)
+
+    def test_too_short_for_evaluation(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
+        own_text.write_text("One short paragraph.")
+        with pytest.raises(RecipeError, match="holds text for 0 evaluation windows"):
+            evaluation_windows(plain, 64, 1, own_text)
+
+
+def test_python_without_sources(plain: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(EdgeForgeError, match="no source file for the standard module"):
+        calibration_windows(plain, 64, 2)
