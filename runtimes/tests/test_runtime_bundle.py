@@ -151,3 +151,14 @@ def test_tensors_that_do_not_fit(
 ) -> None:
     edit(bundle, lambda raw: tensor(raw, number, side, name).update(change))
     refused(bundle, message)
+
+
+def test_one_cache_has_one_encoding_over_all_graphs(bundle: Path) -> None:
+    """Each graph for itself is sound."""
+
+    def other_scale(raw: Any) -> None:
+        tensor(raw, 1, "inputs", "past_key_0_in")["scale"] = 0.5
+        tensor(raw, 1, "outputs", "past_key_0_out")["scale"] = 0.5
+
+    edit(bundle, other_scale)
+    refused(bundle, "past_key_0_in is encoded as .* can have only one encoding")

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from edgeforge_runtime.errors import ExecutorError, ManifestError
 from edgeforge_runtime.executors import open_executor
 from edgeforge_runtime.executors import threads as threads_module
+from edgeforge_runtime.executors.cpu import fast_options
 from edgeforge_runtime.executors.threads import physical_cores
 from edgeforge_runtime.manifest import Graph, Part, Target, Tensor
 from edgeforge_runtime.session import Session
@@ -86,6 +88,23 @@ def test_a_failing_graph_is_named(tmp_path: Path) -> None:
 def test_widths_share_one_session(tmp_path: Path) -> None:
     with Session.open(Tiny(widths=(8, 4, 1)).write(tmp_path)) as session:
         assert len(session._executor._sessions) == 1  # type: ignore[attr-defined]
+
+
+def test_fast_folds_weights_and_nothing_else(tmp_path: Path) -> None:
+    folder = Tiny(quantized=True).write(tmp_path)
+    options = fast_options()
+    options.optimized_model_filepath = str(tmp_path / "seen.onnx")
+    ort.InferenceSession(str(folder / "model_0.onnx"), options, providers=["CPUExecutionProvider"])
+
+    def kinds(file: str) -> tuple[int, int, int]:
+        graph = onnx.load(str(tmp_path / file)).graph
+        constant = {i.name for i in graph.initializer}
+        quantized = sum(n.op_type == "QuantizeLinear" for n in graph.node)
+        dequantized = [n.input[0] in constant for n in graph.node if n.op_type == "DequantizeLinear"]
+        return quantized, dequantized.count(False), dequantized.count(True)
+
+    assert kinds("model_0.onnx") == (5, 12, 9)
+    assert kinds("seen.onnx") == (5, 11, 0), "what nobody reads goes too: the logits' own DequantizeLinear"
 
 
 def test_fast_stays_close_to_exact(tmp_path: Path) -> None:

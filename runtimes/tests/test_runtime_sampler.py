@@ -67,7 +67,7 @@ def test_top_p_keeps_the_fewest_that_reach_it(top_p: float, kept: set[int]) -> N
     assert {sampler.choose(logits, 4) for _ in range(400)} == kept
 
 
-@pytest.mark.parametrize("draw", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-53, 1.0])
 def test_draws_at_both_ends_are_safe(draw: float) -> None:
     """The tail of the sum must neither run off the list nor pick what has no chance."""
     logits = np.array([-np.inf, 0.0, 0.1, -np.inf, -2000.0])

@@ -214,6 +214,16 @@ def test_any_conversation_equals_a_cold_start(
             assert db(tiny.reference(ids)[-1], session.prompt(ids)) > 110
 
 
+def test_tokens_without_a_slot_do_not_count_as_reused(tmp_path: Path) -> None:
+    """AR-4 alone keeps CL - 4 tokens; the last ones are read again."""
+    tiny = Tiny(widths=(4,))
+    with Session.open(tiny.write(tmp_path)) as session:
+        session.prompt(IDS32)
+        again = [*IDS32[:31], 4]
+        assert db(tiny.reference(again)[-1], session.prompt(again)) > 120
+        assert session.reused == 28
+
+
 def test_last_row_graphs_pad_in_front(tmp_path: Path, transposed: bool) -> None:
     tiny = Tiny(transposed=transposed, last_row=(8,))
     session, spy = spied(tiny.write(tmp_path))
