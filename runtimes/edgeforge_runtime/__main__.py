@@ -46,7 +46,8 @@ def _answer(options: argparse.Namespace) -> None:
             if isinstance(event, Text):
                 print(event.text, end="", flush=True)
             else:
-                print(f"\n[{_account(event)}]", file=sys.stderr)
+                print(flush=True)
+                print(f"[{_account(event)}]", file=sys.stderr)
 
 
 def _account(result: Result) -> str:

@@ -13,16 +13,19 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 
-def encode(tensor: Tensor, real: npt.ArrayLike) -> Array:
-    """Real values of any shape on the tensor's grid (nearest, ties to even, saturating), in its dtype."""
-    values = np.asarray(real, np.float32)
+def encode(tensor: Tensor, real: npt.ArrayLike, to_integer: np.ufunc = np.rint) -> Array:
+    """Real values of any shape on the tensor's grid, in its dtype.
+
+    Args:
+        to_integer: how real / scale + zero_point becomes a code, after which it saturates.
+    """
+    values = np.asarray(real, np.float64)
     dtype = np.dtype(tensor.dtype)
     if tensor.scale is None:
         return values.astype(dtype)
     limits = np.iinfo(dtype)
-    codes = np.rint(values / np.float32(tensor.scale)) + tensor.zero_point
-    saturated: Floats = np.clip(codes, limits.min, limits.max)
-    return saturated.astype(dtype)
+    codes: npt.NDArray[np.float64] = to_integer(values / np.float32(tensor.scale) + tensor.zero_point)
+    return codes.clip(limits.min, limits.max).astype(dtype)
 
 
 def decode(tensor: Tensor, codes: Array) -> Floats:

@@ -11,7 +11,10 @@ from .manifest import COS, IDS, MASK, SIN, Graph, Model, Tensor
 
 
 class Feeder:
-    """Builds everything that a graph takes beside the cache.
+    """Builds everything that a graph takes beside the cache, bit for bit as Qualcomm's Genie does.
+
+    Genie rounds rotary tables down, so they are here too (checked on the emulator over all inputs and
+    outputs of six calls: with floor nothing differs; with the nearest code logits move by 100 codes).
 
     Args:
         cos, sin: float32 [positions, rotary dims / 2].
@@ -47,7 +50,7 @@ class Feeder:
     def _rotary(self, tensor: Tensor, past: int, first: int, count: int) -> Array:
         key = (tensor.name, tensor.dtype, tensor.scale, tensor.zero_point)
         if key not in self._coded:
-            self._coded[key] = encode(tensor, self._tables[tensor.name])
+            self._coded[key] = encode(tensor, self._tables[tensor.name], np.floor)
         table = self._coded[key]
         rows = np.repeat(table[:1], tensor.shape[-2], axis=0)
         rows[first : first + count] = table[past : past + count]

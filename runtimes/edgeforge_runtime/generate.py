@@ -77,14 +77,10 @@ def generate(
     if piece := stream.flush():
         yield Text(piece)
     rate = (len(tokens) - 1) / spent if len(tokens) > 1 else None
-    yield Result(
-        tuple(tokens), stop, len(prompt), reused, begun - started, rate, session.restrides - moved
-    )
+    yield Result(tuple(tokens), stop, len(prompt), reused, begun - started, rate, session.restrides - moved)
 
 
-def _stop(
-    tokens: Sequence[int], ends: frozenset[int], most: int, prompt: int, context: int
-) -> Stop | None:
+def _stop(tokens: Sequence[int], ends: frozenset[int], most: int, prompt: int, context: int) -> Stop | None:
     if tokens[-1] in ends:
         return "eos"
     if len(tokens) == most:

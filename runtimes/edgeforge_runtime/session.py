@@ -107,7 +107,7 @@ class Session:
 
     def step(self, token: int) -> Floats:
         """Reads one more token and returns its logits; raises like `prompt`."""
-        self._check([*self._tokens, token])
+        self._check([token], len(self._tokens))
         return self._last([token])
 
     def score(self, ids: Sequence[int]) -> Iterator[Floats]:
@@ -131,11 +131,11 @@ class Session:
     ) -> None:
         self.close()
 
-    def _check(self, ids: Sequence[int]) -> None:
+    def _check(self, ids: Sequence[int], behind: int = 0) -> None:
         if not ids:
             raise RunError("the prompt has no tokens")
-        if len(ids) > self.context:
-            raise ContextOverflow(len(ids), self.context)
+        if behind + len(ids) > self.context:
+            raise ContextOverflow(behind + len(ids), self.context)
         wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
         if wrong is not None:
             raise RunError(f"token id {wrong} is outside the vocabulary of {self.model.vocab_size}")

@@ -101,4 +101,3 @@ class HtpExecutor:
 
 def _subject(request: tuple[Any, ...]) -> str:
     return ", ".join(request[1]) if isinstance(request[1], dict) else str(request[1])
-
