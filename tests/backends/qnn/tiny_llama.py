@@ -72,6 +72,11 @@ def _random(name: str, *shape: int, gain: float = 1.0) -> Array:
     return np.random.default_rng(zlib.crc32(name.encode())).normal(0, gain, shape).astype(np.float32)
 
 
+def embedding_table(model: Tiny) -> Array:
+    """float32 [vocab, hidden]."""
+    return _random("embed", model.vocab, model.hidden)
+
+
 class _Builder:
     """Emits the float graph (ranges None, every `q` recorded) or the QDQ graph."""
 
@@ -171,7 +176,7 @@ class _Builder:
             )
         columns_first = self.op("Transpose", [x], f"{name}.in", perm=[0, 3, 1, 2])
         y = self.op("Conv", [columns_first, w], f"{name}.conv", kernel_shape=[1, 1])
-        y = self.op("Transpose", [self.q(y, key)], f"{name}.out", perm=[0, 2, 3, 1])
+        y = self.op("Transpose", [y], f"{name}.out", perm=[0, 2, 3, 1])
         return self.q(y, key, out=out)
 
     def norm(self, x: str, name: str) -> str:
@@ -254,7 +259,7 @@ class _Builder:
         x = ""
         if 1 in parts:
             self.inputs.append(helper.make_tensor_value_info("input_ids", TensorProto.INT32, [1, ar]))
-            table = self.static("embed", _random("embed", m.vocab, m.hidden))
+            table = self.static("embed", embedding_table(m))
             x = self.q(self.op("Gather", [table, "input_ids"], "gathered", axis=0), "embedding")
             one = self.const("i64.axis1", np.array([1], np.int64))
             x = self.q(self.op("Unsqueeze", [x, one], "hidden"), "embedding", out="hidden_0")
@@ -323,6 +328,9 @@ def calibrate(model: Tiny, ar: int = 32, windows: int = 4) -> Ranges:
         for key, value in keys:
             low, high = ranges.get(key, (0.0, 0.0))
             ranges[key] = (min(low, float(found[value].min())), max(high, float(found[value].max())))
+    # Gather runs in integers only when its table and its output have one grid.
+    table = embedding_table(model)
+    ranges["embedding"] = (float(table.min()), float(table.max()))
     ranges |= {
         "attention_mask": (MASKED, 0.0),
         "position_ids_cos": (-1.0, 1.0),
