@@ -106,7 +106,7 @@ class Hooks:
             raise CompilerError(
                 f"{htp.name} speaks QNN core API {version[0]}.{version[1]} for backend {table.backend_id};"
                 f" the table layout is known for HTP ({HTP_BACKEND_ID}) at {known}",
-                "install onnxruntime-qnn==2.7.0, or check slots 9 and 15 of the new table and add its version",
+                "install onnxruntime-qnn==2.7.0, or check entries 9 and 15 of the new table and list it",
             )
         return table
 

@@ -23,6 +23,10 @@ _CULPRIT = re.compile(
     r"|Failed to|QNN SetupBackend failed|err(or)? \d{4}|Error:",
     re.IGNORECASE,
 )
+# The HTP library's greeting, and faulthandler's stack: that is for the reader of the log.
+_NOISE = re.compile(
+    r'LIBNATIVE|^File ".*", line \d+ in|^Current thread 0x|^Extension modules:|^Fatal Python error|^\[INFO\]'
+)
 _NODE = re.compile(r"\{\s*name:\s*(.*?),\s*type:\s*(.*?)\s*\}")
 _MAX_LINES, _MAX_NODES = 6, 12
 
@@ -108,15 +112,19 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def readable(log: str) -> list[str]:
+    """A log's lines without colours, times, stacks and greetings."""
+    lines = [_PREFIX.sub("", _COLOUR.sub("", line)).strip() for line in log.splitlines()]
+    return [line for line in lines if line and not _NOISE.search(line)]
+
+
 def culprits(log: str) -> tuple[str, ...]:
-    """The lines of a child's log that name what failed, without colours, times and repetition.
+    """The lines of a child's log that name what failed, each once.
 
     Falls back to the log's last lines when no known pattern is in it.
     """
-    lines = [_PREFIX.sub("", _COLOUR.sub("", line)).strip() for line in log.splitlines()]
-    lines = [line for line in lines if line and "LIBNATIVE" not in line]
-    found = [_shorten(line) for line in lines if _CULPRIT.search(line)]
-    picked = list(dict.fromkeys(found)) or lines[-_MAX_LINES:]
+    lines = readable(log)
+    picked = list(dict.fromkeys(_shorten(line) for line in lines if _CULPRIT.search(line))) or lines[-_MAX_LINES:]
     # The cause comes first (an unsupported node), its consequences (a session that cannot start) last.
     return tuple(picked[:_MAX_LINES])
 
