@@ -59,12 +59,12 @@ _ADVICE = (
         "the parts are in the wrong order: graph names of one width must sort as text",
     ),
     (r"weight sel = -1", "the padding token is negative: give eos or pad a real id"),
-    (r"weight sel = ", "a token id lies outside the embedding table"),
+    (r"weight sel = [0-9]", "a token id lies outside the embedding table"),
     (
         r"Shared weights buffer|create context from binary with err 1000",
         "these are weight-shared device binaries, which x86 cannot load: use the twin's",
     ),
-    (r"Schema validation failed", "genie_config.json breaks the schema of this Genie version"),
+    (r"Schema validation failed|^- at '", "genie_config.json breaks the schema of this Genie version"),
 )
 
 

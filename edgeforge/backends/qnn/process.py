@@ -124,7 +124,9 @@ def culprits(log: str) -> tuple[str, ...]:
     Falls back to the log's last lines when no known pattern is in it.
     """
     lines = readable(log)
-    picked = list(dict.fromkeys(_shorten(line) for line in lines if _CULPRIT.search(line))) or lines[-_MAX_LINES:]
+    picked = (
+        list(dict.fromkeys(_shorten(line) for line in lines if _CULPRIT.search(line))) or lines[-_MAX_LINES:]
+    )
     # The cause comes first (an unsupported node), its consequences (a session that cannot start) last.
     return tuple(picked[:_MAX_LINES])
 

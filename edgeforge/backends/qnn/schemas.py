@@ -197,7 +197,9 @@ def _number(test: Callable[[float, float], bool], text: str) -> Callable[[Any, A
     return rule
 
 
-def _length(kind: type[list[Any]] | type[str], test: Callable[[int, int], bool], text: str) -> Callable[[Any, Any], str]:
+def _length(
+    kind: type[list[Any]] | type[str], test: Callable[[int, int], bool], text: str
+) -> Callable[[Any, Any], str]:
     def rule(value: Any, limit: Any) -> str:
         return (
             ""
