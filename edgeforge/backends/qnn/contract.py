@@ -96,8 +96,7 @@ def _input(tensor: TensorInfo, where: str, ar: int, cl: int) -> Iterator[Breach]
     if tensor.name == MASK:
         if tensor.dims != (1, 1, ar, cl):
             yield Breach(where, f"must be (1, 1, {ar}, {cl}), is {tensor.dims}")
-        # QNN may round the zero point of [-60, 0] by one code.
-        if tensor.dtype == "uint16" and abs(tensor.zero_point - _ATTEND) > 1:
+        if tensor.dtype == "uint16" and tensor.zero_point != _ATTEND:
             yield Breach(
                 where,
                 f"zero point must be {_ATTEND}, the code that Genie writes for 'attend',"

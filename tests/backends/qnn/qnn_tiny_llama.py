@@ -58,7 +58,7 @@ def grid(low: float, high: float, bits: int) -> Grid:
     """Scale and zero point of an unsigned grid; 8-bit grids are the cache's and centre on 128."""
     if bits == 8:
         return np.float32(max(-low, high, 1e-3) / 127), 128
-    low, high = min(low, 0.0), max(high, 1e-3)
+    low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / 65535)
     return scale, round(-low / float(scale))
 
