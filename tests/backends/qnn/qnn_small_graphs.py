@@ -79,6 +79,21 @@ def conv(tokens: int, channels: int = 64, seed: int = 0) -> onnx.ModelProto:
     return g.model()
 
 
+def two_readers() -> onnx.ModelProto:
+    """A convolution that two Slices read: ONNX Runtime leaves a Convert between equal grids behind it."""
+    g = Small()
+    w = g.weight("w", np.random.default_rng(0).normal(0, 0.1, (64, 64, 1, 1)).astype(np.float32))
+    x = g.op("Transpose", [g.input("x", 1, 1, 32, 64)], "first", perm=[0, 3, 1, 2])
+    y = g.op("Transpose", [g.op("Conv", [x, w], "conv", kernel_shape=[1, 1])], "last", perm=[0, 2, 3, 1])
+    y = g.q(y)
+    start, middle, end, axis = (g.const(f"i{v}", np.array([v], np.int64)) for v in (0, 32, 64, 3))
+    halves = [
+        g.op("Slice", [y, a, b, axis], n) for a, b, n in ((start, middle, "low"), (middle, end, "high"))
+    ]
+    g.output(g.op("Sub", [g.q(h) for h in halves], "difference"), 1, 1, 32, 32)
+    return g.model()
+
+
 def matmul_u16() -> onnx.ModelProto:
     """u16 x u16: compiles, but HTP rounds the second operand to u8 on its own."""
     g = Small()

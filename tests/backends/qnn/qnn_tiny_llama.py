@@ -189,9 +189,10 @@ class _Builder:
 
     def rope(self, x: str, name: str) -> str:
         """Half-split rotation of one head, [1,1,AR,hd]."""
-        half = self.m.head_dim // 2
-        a = self.q(self.slice(x, 0, half, 3, f"{name}.a"), f"{name}.raw")
-        b = self.q(self.slice(x, half, 2 * half, 3, f"{name}.b"), f"{name}.raw")
+        # One Split, not two Slices: a convolution with two readers gets an idle Convert behind it.
+        halves = [f"{name}.a", f"{name}.b"]
+        self.nodes.append(helper.make_node("Split", [x], halves, f"{name}/Split", axis=3, num_outputs=2))
+        a, b = (self.q(half, f"{name}.raw") for half in halves)
 
         def product(left: str, right: str, tag: str) -> str:
             return self.q(self.op("Mul", [left, right], f"{name}.{tag}"), f"{name}.{tag}")
