@@ -22,20 +22,14 @@ CONFIG, EXTENSIONS, TOKENIZER = "genie_config.json", "htp_backend_ext_config.jso
 WORKER = process.module_command("edgeforge.backends.qnn.genie_worker")
 _DIALOG_SCHEMA, _EXTENSION_LIBRARY = "urn:genie:schema:dialog", "libQnnHtpNetRunExtensions.so"
 
-# HF's rope_type -> Genie's, and the parameters that Genie reads for it (HF spells them with underscores).
-_ROPE_TYPES = {
-    "llama3": "llama3",
-    "linear": "linear",
-    "longrope": "longrope",
-    "yarn": "yarnrope",
-    "proportional": "proportional",
-}
+# HF's rope_type -> Genie's, and the parameters that both need, in HF's spelling. With these, Genie's tables
+# were seen to equal HF's to the last code; other kinds were not tried.
+_ROPE_TYPES = {"llama3": "llama3", "linear": "linear", "longrope": "longrope", "yarn": "yarnrope"}
 _ROPE_KEYS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "linear": ("factor",),
     "longrope": ("factor", "short_factor", "long_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings"),
-    "proportional": ("factor", "partial_rotary_factor"),
+    "yarn": ("factor", "original_max_position_embeddings"),
 }
 # What Genie says -> what to change.
 _ADVICE = (
@@ -103,7 +97,7 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
             "it also pads prompts with it: -1 would index outside the embedding table",
         )
     rope: dict[str, Any] = {"type": "rope", "rope-dim": spec.rope_dim, "rope-theta": spec.rope_theta}
-    scaling = rope_scaling(spec.rope_scaling)
+    scaling = rope_scaling(spec.rope_scaling, spec.rope_dim)
     if scaling:
         rope["rope-scaling"] = scaling
     context: dict[str, Any] = {
@@ -147,8 +141,15 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
     }
 
 
-def rope_scaling(hf: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """HF's rope parameters in Genie's words; None for plain RoPE; UnsupportedError for a kind Genie lacks."""
+def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] | None:
+    """HF's rope parameters in Genie's words; None for plain RoPE.
+
+    Args:
+        rope_dim: rotated dimensions of a head / 2.
+
+    Raises:
+        UnsupportedError: a kind that Genie lacks, or a parameter that is missing or has no counterpart.
+    """
     kind = str((hf or {}).get("rope_type", (hf or {}).get("type", "default")))
     if hf is None or kind == "default":
         return None
@@ -156,8 +157,27 @@ def rope_scaling(hf: Mapping[str, Any] | None) -> dict[str, Any] | None:
         raise UnsupportedError(
             f"Genie has no RoPE scaling of type {kind!r}", f"it knows {', '.join(_ROPE_TYPES)}"
         )
-    parameters = {key.replace("_", "-"): hf[key] for key in _ROPE_KEYS[kind] if hf.get(key) is not None}
-    return {"rope-type": _ROPE_TYPES[kind], **parameters}
+    missing = [key for key in _ROPE_KEYS[kind] if hf.get(key) is None]
+    if missing:
+        raise UnsupportedError(f"RoPE scaling {kind!r} lacks {', '.join(missing)}")
+    foreign = [
+        key for key in ("attention_factor", "mscale", "mscale_all_dim", "truncate") if hf.get(key) is not None
+    ]
+    if foreign:
+        raise UnsupportedError(
+            f"RoPE scaling {kind!r} sets {', '.join(foreign)}, which Genie derives by itself"
+        )
+    words = {"rope-type": _ROPE_TYPES[kind], **{key.replace("_", "-"): hf[key] for key in _ROPE_KEYS[kind]}}
+    if kind == "yarn":
+        # attn-factor multiplies the attention scale that Genie derives from factor, as HF does.
+        words |= {
+            "dim": 2 * rope_dim,
+            "extrapolation-factor": 1.0,
+            "attn-factor": 1.0,
+            "beta-fast": hf.get("beta_fast") or 32.0,
+            "beta-slow": hf.get("beta_slow") or 1.0,
+        }
+    return words
 
 
 def extensions_config(spec: GenieSpec) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def _compile(
 ) -> ort.InferenceSession:
     """One graph into the shared context; the last one makes the provider write the binary."""
     graph = job.graphs[index]
+    _check_static(graph)
     dumps = folder / DUMPS / graph.name
     shutil.rmtree(dumps, ignore_errors=True)
     dumps.mkdir(parents=True)
@@ -98,6 +99,24 @@ def _compile(
     graphs[0].replace(folder / f"{graph.name}.qnn.json")
     Path(TRACE).replace(folder / f"{graph.name}.trace.json")
     return session
+
+
+def _check_static(graph: GraphJob) -> None:
+    """The provider drops a graph with symbolic dimensions without naming them; this does."""
+    try:
+        model = onnx.load(graph.onnx, load_external_data=False)
+    except Exception as error:  # protobuf's own error types differ between its implementations
+        raise CompilerError(
+            f"graph {graph.name}: {graph.onnx} is not a readable ONNX file: {error}"
+        ) from error
+    for value in (*model.graph.input, *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        symbolic = [d.dim_param or "?" for d in dims if not d.HasField("dim_value")]
+        if symbolic:
+            raise CompilerError(
+                f"graph {graph.name}: {value.name} has dimensions without a size"
+                f" ({', '.join(symbolic)}); HTP wants every shape fixed"
+            )
 
 
 def _own_files(job: PartJob, folder: Path) -> None:

@@ -82,6 +82,31 @@ def test_unsupported_op_is_named_and_nothing_is_published(compiler: Compiler) ->
     assert "determinant/Det" in again.log
 
 
+def test_symbolic_dimension_and_unreadable_model_are_named(compiler: Compiler) -> None:
+    model = small.conv(4)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "tokens"
+    with pytest.raises(CompilerError, match=r"x has dimensions without a size \(tokens\)"):
+        compiler("dynamic", model)
+    job = compiler.job("garbage", small.conv(4))
+    job.graphs[0].onnx.write_bytes(b"not onnx")
+    with pytest.raises(CompilerError, match=r"garbage0\.onnx is not a readable ONNX file"):
+        compile_part(job, 60)
+
+
+def test_three_widths_with_external_weights_in_one_binary(compiler: Compiler) -> None:
+    widths = (64, 16, 1)
+    job = compiler.job("part", *(small.conv(w, 256) for w in widths))
+    for graph in job.graphs:
+        model = onnx.load(graph.onnx)
+        onnx.save(
+            model, graph.onnx, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=64
+        )
+    shared = compile_part(replace(job, weight_sharing=True), 60).info
+    twin = compile_part(job, 60).info
+    assert {g.name for g in shared.graphs} == {g.name for g in twin.graphs} == {g.name for g in job.graphs}
+    assert twin.file_bytes - shared.file_bytes > 1.9 * 256 * 256
+
+
 def test_failure_keeps_the_part_that_was_there(compiler: Compiler) -> None:
     good = compiler("part", small.conv(4))
     before = good.binary.read_bytes()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import qnn_greedy
 from conftest import WIDTHS, Built
-from qnn_tiny_llama import PARTS, cpu_session, graph_name
+from qnn_tiny_llama import PARTS, cpu_session, graph_name, grid
 
 from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.genie import (
@@ -195,13 +195,74 @@ def test_config_checks_fail_on_unknown_keys(wheel: None) -> None:
     ],
 )
 def test_rope_scaling_in_genies_words(wheel: None, hf: dict | None, expected: dict | None) -> None:
-    assert rope_scaling(hf) == expected
+    assert rope_scaling(hf, 8) == expected
     check_genie_config(genie_config(replace(SPEC, rope_scaling=hf)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 4.0},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "short_factor": [1.0 + 0.1 * i for i in range(8)],
+            "long_factor": [2.0 + 0.1 * i for i in range(8)],
+            "original_max_position_embeddings": 64,
+        },
+    ],
+    ids=lambda s: s["rope_type"],
+)
+def test_genies_rope_tables_are_those_of_transformers(built: Built, tmp_path: Path, scaling: dict) -> None:
+    """Genie computes cos and sin itself: its dumped codes against HF's tables, at all 70 positions."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    bundle = make_bundle(tmp_path / "b", built.twin, replace(SPEC, rope_scaling=scaling))
+    path = bundle / "genie_config.json"
+    config = json.loads(path.read_text())
+    config["dialog"]["debug"] = {"path": "dump", "dump-tensors": True}
+    path.write_text(json.dumps(config))
+    prompt = (PROMPT * 2)[:70]
+    genie_tokens(bundle, prompt, 1, 60)
+
+    settings = transformers.LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        head_dim=16,
+        max_position_embeddings=256,
+        rope_parameters={"rope_theta": 1e4, **scaling},
+    )
+    rotary = LlamaRotaryEmbedding(settings)
+    expected = [t[0, :, :8].double().numpy() for t in rotary(torch.zeros(1, 1, 64), torch.arange(256)[None])]
+    scale, zero = grid(-1, 1, 16)
+    for name, table in zip(("cos", "sin"), expected, strict=True):
+        files = sorted(bundle.rglob(f"*_in_position_ids_{name}"), key=lambda f: f.name)
+        found = np.concatenate([np.fromfile(f, np.uint16).reshape(-1, 8) for f in files])[: len(prompt)]
+        # Genie rounds down, and computes in float32.
+        codes = np.clip(np.floor(table[: len(prompt)] / scale + zero), 0, 65535)
+        assert np.abs(found - codes).max() <= 1
 
 
 def test_what_genie_cannot_do_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="'dynamic'"):
-        rope_scaling({"rope_type": "dynamic", "factor": 2.0})
+        rope_scaling({"rope_type": "dynamic", "factor": 2.0}, 8)
+    with pytest.raises(UnsupportedError, match="lacks factor"):
+        rope_scaling({"rope_type": "linear"}, 8)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    with pytest.raises(UnsupportedError, match="mscale"):
+        rope_scaling({**yarn, "mscale": 0.7}, 8)
     for eos in ((), (-1,)):
         with pytest.raises(UnsupportedError, match="end-of-sequence"):
             genie_config(replace(SPEC, eos=eos))
