@@ -1,0 +1,63 @@
+"""Runs a compiled x86 twin on Qualcomm's HTP emulator, in a child process.
+
+Bit-exact from run to run, and slow: seconds per token for a 30-layer model. Its times say nothing
+about a device. Weight-shared binaries are refused here: loading one kills the process that tries.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeforge.backends.qnn import process, wheel
+from edgeforge.backends.qnn.compiler import CompiledPart
+from edgeforge.errors import CompilerError
+
+WORKER = process.module_command("edgeforge.backends.qnn.emulator_worker")
+Feeds = Mapping[str, npt.NDArray[np.generic]]
+Outputs = dict[str, npt.NDArray[np.generic]]
+
+
+def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: float) -> list[Outputs]:
+    """Runs one graph of a twin once for each set of feeds; outputs by name, codes as stored.
+
+    Raises:
+        CompilerError: the part is weight-shared, the graph is unknown, a feed does not fit, or the
+            emulator crashed, hung or refused.
+    """
+    if part.weight_sharing:
+        raise CompilerError(
+            f"part {part.name} has shared weights: the x86 emulator cannot load it",
+            "run its twin (weight_sharing=False), or give feeds to compile_part",
+        )
+    wrappers = {g.name: g.wrapper for g in part.graphs}
+    if graph not in wrappers:
+        raise CompilerError(f"part {part.name} has no graph {graph!r}, only {sorted(wrappers)}")
+    wheel.find()
+    with tempfile.TemporaryDirectory(prefix="edgeforge-qnn-") as scratch:
+        folder = Path(scratch)
+        for index, one in enumerate(feeds):
+            np.savez(folder / f"{index}.in.npz", **one)  # type: ignore[arg-type]
+        job = {
+            "wrapper": str(wrappers[graph].resolve()),
+            "soc_model": part.info.soc_model,
+            "runs": len(feeds),
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        run = process.run_child(
+            [*WORKER, str(folder / "job.json")], log=folder / "emulator.log", timeout_s=timeout_s, cwd=folder
+        )
+        if not run.ok:
+            lines = "".join(f"\n    {line}" for line in process.culprits(run.log))
+            raise CompilerError(f"graph {graph}: the HTP emulator {run.ending()}{lines}")
+        return [_load(folder / f"{index}.out.npz") for index in range(len(feeds))]
+
+
+def _load(path: Path) -> Outputs:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

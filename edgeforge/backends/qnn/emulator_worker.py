@@ -1,0 +1,30 @@
+"""Child process: loads one EPContext wrapper and runs it. ``emulator_worker job.json``"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from edgeforge.backends.qnn import session as sessions
+
+
+def main(argv: list[str]) -> int:
+    path = Path(argv[0])
+    job = json.loads(path.read_text(encoding="utf-8"))
+    found = sessions.register()
+    session = sessions.open_session(Path(job["wrapper"]), found, {"soc_model": str(job["soc_model"])}, {})
+    wanted = {i.name for i in session.get_inputs()}
+    for index in range(job["runs"]):
+        feeds = sessions.load_arrays(path.with_name(f"{index}.in.npz"))
+        if missing := wanted - set(feeds):
+            print(f"Error: no feed for {', '.join(sorted(missing))}", flush=True)
+            return 1
+        np.savez(path.with_name(f"{index}.out.npz"), **sessions.run(session, feeds))  # type: ignore[arg-type]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
