@@ -39,12 +39,10 @@ def carry(source: Path, folder: Path) -> None:
     shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
 
 
-def link(source: Path, target: Path) -> None:
-    """A hard link where the disk allows it, else a copy: stages never change their inputs."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
+def copy_model(source: Path, folder: Path) -> None:
+    """Copies model.onnx and model.data. Not by hard link: onnx refuses external data with two names."""
+    for name in (store.MODEL, store.DATA):
+        shutil.copyfile(source / name, folder / name)
 
 
 def tensors(decoder: Decoder, ar: int, cl: int, grids: Mapping[str, Grid] | None = None) -> dict[str, m.Tensor]:

@@ -51,12 +51,13 @@ class Calibrate(_Section):
 
 
 class Quantize(_Section):
-    """Bits by role."""
+    """Bits by role, and the exact rewrites that come first (see stages/transform.py)."""
 
     weights: Literal[4, 8, 16] = 8
     activations: Literal[16] = 16
     kv: Literal[8, 16] = 8
     embedding: Literal[8, 16] = 16
+    transforms: tuple[Literal["rotate"], ...] = ("rotate",)
 
 
 class Split(_Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.adapt.export import AR, PAST
 from edgeforge.errors import EdgeForgeError
@@ -26,7 +27,7 @@ def bind(model: ir.Model, ar: int, cl: int) -> ir.Model:
         if node.op_type == "Reshape":
             target = [d for d in edit.known_dims(node.outputs[0]) if isinstance(d, int)]
             node.replace_input_with(1, edit.int_vector(graph, target))
-    ir.passes.common.RemoveUnusedNodesPass()(model)
+    common.RemoveUnusedNodesPass()(model)
     return model
 
 

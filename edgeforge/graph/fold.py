@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes import common
 import onnxsim
 
 from edgeforge.errors import EdgeForgeError
@@ -19,7 +20,7 @@ _PARAMETER_BYTES = 64
 
 def fold(model: ir.Model) -> ir.Model:
     """Folds constants; returns a new model that shares the parameters' tensors with the old one."""
-    ir.passes.common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     parameters = {name: value for name, value in model.graph.initializers.items()
                   if value.const_value is not None and value.const_value.nbytes > _PARAMETER_BYTES}
     inputs = [v.name for v in model.graph.inputs]
@@ -33,7 +34,7 @@ def fold(model: ir.Model) -> ir.Model:
     strangers = {o.name for n in graph for o in n.outputs} - before
     if strangers:
         raise EdgeForgeError(f"constant folding renamed values: {sorted(map(str, strangers))[:5]}", "please report it")
-    ir.passes.common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(folded)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(folded)
     return folded
 
 

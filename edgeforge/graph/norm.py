@@ -7,6 +7,7 @@ saturates (its constant 1 lives in the input's encoding) and the squares need a 
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 
@@ -20,7 +21,7 @@ class FuseRMSNorm(ir.passes.InPlacePass):
             if node.op_type == "Mul":
                 changed |= _fuse(node)
         if changed:
-            ir.passes.common.RemoveUnusedNodesPass()(model)
+            common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, changed)
 
 

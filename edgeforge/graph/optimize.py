@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.graph.fold import fold
 from edgeforge.graph.norm import FuseRMSNorm
@@ -17,7 +18,7 @@ from edgeforge.targets import Profile
 
 def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     """Returns an equivalent graph; parameters keep their names, values keep theirs or die."""
-    dead = ir.passes.common.RemoveUnusedNodesPass()
+    dead = common.RemoveUnusedNodesPass()
     ir.passes.Sequential(StaticShapes(), dead)(model)
     model = fold(model)
     passes: list[ir.passes.InPlacePass] = [StaticShapes(), FuseRMSNorm(), FuseRope(), FoldScale()]
@@ -25,6 +26,6 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
         passes.append(LowerRope())
     if profile.linear == "conv1x1":
         passes.append(LiftRank())
-    merge = ir.passes.common.CommonSubexpressionEliminationPass()
+    merge = common.CommonSubexpressionEliminationPass()
     ir.passes.Sequential(*passes, CancelViews(), merge, CancelViews(), InsertRequantize(), dead)(model)
     return model

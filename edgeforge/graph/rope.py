@@ -7,6 +7,7 @@ in x, and TensorRT fuses it; HTP runs only the half-split arithmetic without a f
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 from edgeforge.graph.edit import Dim
@@ -21,7 +22,7 @@ class FuseRope(ir.passes.InPlacePass):
             if node.op_type == "Add":
                 changed |= _fuse(node)
         if changed:
-            ir.passes.common.RemoveUnusedNodesPass()(model)
+            common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, changed)
 
 
@@ -33,7 +34,7 @@ class LowerRope(ir.passes.InPlacePass):
         for node in found:
             _lower(model.graph, node)
         if found:
-            ir.passes.common.RemoveUnusedNodesPass()(model)
+            common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, bool(found))
 
 

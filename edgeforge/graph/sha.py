@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
@@ -44,7 +45,7 @@ def split_heads(model: ir.Model, table: Table) -> Table:
     work = _Splitter(model.graph, table)
     for node in list(model.graph):
         work.visit(node)
-    ir.passes.Sequential(ir.passes.common.RemoveUnusedNodesPass(), CancelViews())(model)
+    ir.passes.Sequential(common.RemoveUnusedNodesPass(), CancelViews())(model)
     return work.finish()
 
 

@@ -7,6 +7,7 @@ dimensions of size 1 is a Reshape. The value that stays takes the better name of
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 from edgeforge.graph.edit import Dim
@@ -35,7 +36,7 @@ class CancelViews(ir.passes.InPlacePass):
                     again = True
             if again:
                 changed = True
-                ir.passes.common.RemoveUnusedNodesPass()(model)
+                common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, changed)
 
 

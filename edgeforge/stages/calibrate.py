@@ -27,11 +27,11 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     tokenizer = checkpoint.load_tokenizer(build.checkpoint)
     length = min(options.tokens, build.context)
     windows = text.calibration_windows(tokenizer, length, options.windows, options.text)
-    manifest = Manifest.load(sources["optimize"])
-    with np.load(sources["optimize"] / ROPE) as tables:
+    manifest = Manifest.load(sources["transform"])
+    with np.load(sources["transform"] / ROPE) as tables:
         cos, sin = tables["cos"], tables["sin"]
     with tempfile.TemporaryDirectory(dir=out) as scratch:
-        observer = ObservingExecutor(store.load(sources["optimize"]), Path(scratch), build.threads)
+        observer = ObservingExecutor(store.load(sources["transform"]), Path(scratch), build.threads)
         session = Session(manifest, manifest.targets["cpu"], observer, cos, sin)
         for i, window in enumerate(windows):
             build.say(f"window {i + 1} of {len(windows)}")

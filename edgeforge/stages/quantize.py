@@ -26,7 +26,7 @@ _JUDGE_BY_TASK = (25.0, 35.0)
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes table.json and the QDQ model, symbolic in width, with integer inputs and outputs."""
-    source = sources["optimize"]
+    source = sources["transform"]
     artifact.carry(source, out)
     model = store.load(source)
     ranges = {k: (v[0], v[1]) for k, v in json.loads((sources["calibrate"] / RANGES).read_text()).items()}

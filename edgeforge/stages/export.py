@@ -1,0 +1,53 @@
+"""export: what other tools take: float ONNX with AIMET encodings beside it, and test vectors of the QDQ model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from edgeforge_runtime.executors import open_executor
+from edgeforge_runtime.manifest import Manifest
+from edgeforge_runtime.session import Session
+
+from edgeforge import __version__, artifact, evaluate
+from edgeforge.export import aimet, record
+from edgeforge.gates import Check
+from edgeforge.graph import store
+from edgeforge.quantize.encodings import FILE, Table
+from edgeforge.stages import adapt
+from edgeforge.stages.build import Build
+
+ENCODINGS, VECTORS = "model.encodings", "vectors"
+STEPS = 3
+"""decode calls among the vectors"""
+
+
+def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    """Writes model.onnx (float), model.encodings (AIMET 1.0.0) and vectors/{ar128,ar1_0,ar1_1,...}."""
+    artifact.copy_model(sources["transform"], out)
+    model = store.load(sources["transform"])
+    table = Table.load(sources["quantize"] / FILE)
+    parameters = [str(v.name) for v in model.graph.initializers.values()]
+    aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")
+    calls = _vectors(build, sources)
+    for index, call in enumerate(calls):
+        record.save(out / VECTORS / label(call.ar, index - 1), call)
+    return [Check("export: encodings", len(table), "entries"), Check("export: vectors", len(calls), "calls", 1)]
+
+
+def label(ar: int, step: int) -> str:
+    """The folder of one recorded call."""
+    return f"ar{ar}" if ar > 1 else f"ar1_{step}"
+
+
+def _vectors(build: Build, sources: dict[str, Path]) -> list[record.Call]:
+    folder = sources["quantize"]
+    manifest = Manifest.load(folder)
+    target = manifest.targets["cpu"]
+    recorder = record.Recorder(open_executor(target, folder, exact=True, threads=build.threads))
+    with np.load(folder / artifact.ROPE) as tables:
+        session = Session(manifest, target, recorder, tables["cos"], tables["sin"])
+    ids = np.load(sources["adapt"] / adapt.REFERENCE / evaluate.IDS)[0]
+    prefill = build.recipe.target.prefill
+    with session:
+        return record.record(session, recorder, ids, min(prefill, (build.context - STEPS) // 2), STEPS)
