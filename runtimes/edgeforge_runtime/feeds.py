@@ -14,7 +14,7 @@ class Feeder:
     """Builds everything that a graph takes beside the cache, bit for bit as Qualcomm's Genie does.
 
     Genie rounds rotary tables down, so they are here too (checked on the emulator over all inputs and
-    outputs of six calls: with floor nothing differs; with the nearest code logits move by 100 codes).
+    outputs of six calls: with floor nothing differs, with the nearest code logits move by up to 167 codes).
 
     Args:
         cos, sin: float32 [positions, rotary dims / 2].

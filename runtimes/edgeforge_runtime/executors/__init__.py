@@ -23,7 +23,9 @@ def open_executor(
         folder: the bundle; parts name their files relative to it.
         exact: no graph optimisation at all, so that a QDQ graph is the reference for its compiled twin
             (onnx-cpu; compiled binaries have nothing to switch off).
-        threads: intra-op threads; all physical cores available to this process by default.
+        threads: intra-op threads; all physical cores available to this process by default. Bits depend
+            on it, also with `exact`: a matrix product is cut, and so summed, differently. Beside other
+            busy processes 1 can be twice as fast as 2, since idle threads spin.
 
     Raises:
         ManifestError: no such executor, or a file is missing.
