@@ -1,0 +1,170 @@
+"""The QNN backend as the pipeline sees it: compile parts as device binary and x86 twin, check both, bundle."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
+
+from edgeforge import artifact
+from edgeforge.backends.qnn import genie
+from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
+from edgeforge.backends.qnn.contract import contract_breaches
+from edgeforge.backends.qnn.emulator import emulate
+from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.placement import check_placement
+from edgeforge.backends.qnn.twins import compare_twins
+from edgeforge.export import record
+from edgeforge.gates import Check
+from edgeforge.metrics import sqnr_db
+from edgeforge.quantize.encodings import FILE, Table
+from edgeforge.stages.build import Build
+
+DEVICE, TWIN = "device", "x86"
+_VECTORS = "vectors"
+_EMULATED_STEPS = 3
+
+
+class QnnBackend:
+    """Stateless; see Backend for what the pipeline expects."""
+
+    def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
+        graphs = Manifest.load(split).targets["cpu"].graphs
+        device, twin = [], []
+        count = len(graphs[0].parts)
+        for index in range(count):
+            build.say(f"part {index + 1} of {count}: HTP compiler, device binary and x86 twin")
+            pair = self._part(build, split, out, [g.parts[index] for g in graphs], f"part_{index + 1}_of_{count}")
+            device.append(pair[0])
+            twin.append(pair[1])
+        checks = [c for pair in zip(device, twin, strict=True) for c in _structure(build, *pair)]
+        breaches = contract_breaches([p.info for p in twin])
+        checks.append(Check("compile: graph contract", len(breaches), "breaches", 0, "at most",
+                            "; ".join(f"{b.where}: {b.rule}" for b in breaches[:3])))
+        return checks + list(_numbers(build, split, graphs, device, twin))
+
+    def _part(self, build: Build, split: Path, out: Path, parts: Sequence[Part], name: str) -> list[CompiledPart]:
+        jobs = tuple(GraphJob(p.graph, split / p.file, split / _VECTORS / label / p.graph / record.INPUTS)
+                     for p, label in zip(parts, _labels(split), strict=True))
+        kinds = [(DEVICE, True), (TWIN, False)] if build.chip.weight_sharing else [(DEVICE, False), (TWIN, False)]
+        work = [PartJob(name, jobs, build.chip.soc_model, out / kind / name, sharing, build.chip.vtcm_mb,
+                        dsp_arch=build.chip.dsp_arch) for kind, sharing in kinds]
+        for job in work:
+            job.out.parent.mkdir(exist_ok=True)
+        with ThreadPoolExecutor(len(work)) as pool:
+            return list(pool.map(lambda job: compile_part(job, build.recipe.compile.timeout_s), work))
+
+    def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
+        manifest = Manifest.load(split)
+        graphs = manifest.targets["cpu"].graphs
+        for kind in (DEVICE, TWIN):
+            folder = bundle / kind
+            folder.mkdir()
+            parts = [load_part(p) for p in sorted((compiled / kind).iterdir())]
+            for part in parts:
+                shutil.copyfile(part.binary, folder / part.binary.name)
+                if kind == TWIN:
+                    for graph in part.graphs:
+                        shutil.copyfile(graph.wrapper, folder / graph.wrapper.name)
+            shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
+            genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
+        return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+
+
+BACKEND = QnnBackend()
+
+
+def _labels(split: Path) -> list[str]:
+    """The recorded calls that the compiling process runs: one a width, widest first."""
+    names = sorted(p.name for p in (split / _VECTORS).iterdir())
+    return [next(n for n in names if not n.startswith("ar1_")), "ar1_0"]
+
+
+def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterator[Check]:
+    """Placement on the accelerator, device and twin the same, weights stored once."""
+    placements = []
+    for part in (device, twin):
+        placements.append({g.name: check_placement(g.name, g.dump, g.trace) for g in part.graphs})
+    for graph, placement in placements[0].items():
+        note = "; ".join(f"{f.op} ({f.onnx or f.op_type}): {f.why}" for f in placement.findings[:3])
+        yield Check(f"compile: {graph} off the accelerator", len(placement.findings), "ops", 0, "at most", note)
+    names = tuple(g.name for g in device.graphs)
+    report = compare_twins(device.info, twin.info, names, *placements)
+    note = "; ".join(f"{d.where} {d.what}: {d.device} / {d.twin}" for d in report.differences[:3])
+    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most", note)
+    yield Check(f"compile: {device.name} device binary", device.info.file_bytes / 2**20, "MiB",
+                note=f"soc {device.info.soc_model}, v{device.info.dsp_arch}, QAIRT {device.info.build_id}")
+    yield Check(f"compile: {device.name} compiler", device.compile_seconds, "s",
+                note=f"peak {device.peak_rss_bytes / 2**30:.2f} GiB")
+    if report.sharing is not None:
+        yield Check(f"compile: {device.name} weights, both graphs over the larger one", report.sharing.ratio, "x",
+                    build.recipe.gates.shared_bytes, "at most",
+                    f"{report.sharing.device_weights:,} of {report.sharing.all_graphs:,} bytes unshared")
+
+
+def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequence[CompiledPart],
+             twin: Sequence[CompiledPart]) -> Iterator[Check]:
+    """Compiled graphs against onnxruntime's CPU on the same codes."""
+    table = Table.load(split / FILE)
+    for part, other in zip(device, twin, strict=True):
+        for mine, same in zip(part.graphs, other.graphs, strict=True):
+            if mine.outputs is not None and same.outputs is not None:
+                a, b = record.load_arrays(mine.outputs), record.load_arrays(same.outputs)
+                apart = max(int(np.abs(a[k].astype(np.int64) - b[k]).max()) for k in a)
+                yield Check(f"compile: {mine.name} device against twin, run", apart, "LSB", 0, "at most",
+                            "both run in the processes that generated them")
+    prefill = _labels(split)[0]
+    for number, part in enumerate(twin):
+        found = part.graphs[0].outputs
+        if found is not None:
+            expected = record.load_arrays(split / _VECTORS / prefill / part.graphs[0].name / record.OUTPUTS)
+            first = number == 0
+            yield Check(f"compile: {part.graphs[0].name} emulator against CPU", _worst(
+                table, expected, record.load_arrays(found)), "dB", build.recipe.gates.emulator_db if first else None)
+    yield from _decode(build, split, graphs[-1], twin, table)
+
+
+def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
+    """A few decode steps through all parts on the emulator, each part fed by the one before."""
+    labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
+    build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
+    values: list[Arrays] = [{} for _ in labels]
+    expected: list[Arrays] = [{} for _ in labels]
+    for part, spec in zip(twin, graph.parts, strict=True):
+        feeds = []
+        for step, label in enumerate(labels):
+            folder = split / _VECTORS / label / spec.graph
+            values[step] = record.load_arrays(folder / record.INPUTS) | values[step]
+            expected[step] |= record.load_arrays(folder / record.OUTPUTS)
+            feeds.append({t.name: values[step][t.name] for t in spec.inputs})
+        for step, made in enumerate(emulate(part, spec.graph, feeds, build.recipe.compile.timeout_s)):
+            values[step] |= made
+    for step, label in enumerate(labels):
+        logits = {"logits": expected[step]["logits"]}
+        yield Check(f"compile: decode step {label}, all parts, emulator against CPU",
+                    _worst(table, logits, values[step]), "dB", build.recipe.gates.emulator_db)
+
+
+def _worst(table: Table, expected: Arrays, made: Arrays) -> float:
+    return min(sqnr_db(table[k].dequantize(v), table[k].dequantize(made[k])) for k, v in expected.items())
+
+
+def _emulated(graph: Graph) -> Graph:
+    parts = tuple(Part(f"{TWIN}/{p.graph}.onnx", p.graph, p.inputs, p.outputs) for p in graph.parts)
+    return Graph(graph.ar, graph.cl, parts)
+
+
+def _genie_spec(build: Build, manifest: Manifest, split: Path, binaries: list[str]) -> genie.GenieSpec:
+    decoder, config = artifact.load_decoder(split), build.checkpoint.config
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    return genie.GenieSpec(
+        context=build.context, vocab=decoder.vocab, eos=manifest.model.eos, head_dim=decoder.head_dim,
+        rope_dim=decoder.rotary // 2, rope_theta=float(theta), ctx_bins=tuple(binaries),
+        soc_model=build.chip.soc_model, dsp_arch=build.chip.dsp_arch, pad=manifest.model.pad,
+        rope_scaling=rope or None)

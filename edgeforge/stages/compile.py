@@ -1,0 +1,14 @@
+"""compile: every part through the vendor's compiler, and what came out read back and run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeforge.backends import backend
+from edgeforge.gates import Check
+from edgeforge.stages.build import Build
+
+
+def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    """Writes what the chip's backend makes of the split artifact."""
+    return backend(build.chip.backend).compile(build, sources["split"], out)
