@@ -13,7 +13,7 @@ import onnx
 import psutil
 import pytest
 import qnn_small_graphs as small
-from conftest import Built, Compiler
+from qnn_fixtures import Built, Compiler
 from qnn_tiny_llama import cpu_session
 
 from edgeforge.backends.qnn import compiler as module
