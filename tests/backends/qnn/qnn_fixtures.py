@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from qnn_tiny_llama import PARTS, Ranges, Tiny, calibrate, cpu_session, graph_name, write_parts
 
 from edgeforge.backends.qnn.compiler import CompiledPart, GraphJob, PartJob, compile_part
+from edgeforge.backends.qnn.process import is_running
 
 SOC, ARCH, WIDTHS = 57, 75, (32, 1)
 TIMEOUT_S = 120.0
@@ -53,6 +55,10 @@ def built(wheel: None, tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(
         model, ranges, paths, feeds, compile_all("device", sharing=True), compile_all("twin", sharing=False)
     )
+
+
+def pid_is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and is_running(psutil.Process(pid))
 
 
 def random_feeds(path: Path) -> Path:
