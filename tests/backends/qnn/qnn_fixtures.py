@@ -58,7 +58,10 @@ def built(wheel: None, tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def pid_is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and is_running(psutil.Process(pid))
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def random_feeds(path: Path) -> Path:
