@@ -125,10 +125,9 @@ class Hooks:
         self._table.entries[slot] = c.cast(callback, c.c_void_p).value  # type: ignore[arg-type]
 
     def _on_context(self, backend: int, device: int, config: int | None, out: int) -> int:
-        kept = [
-            address for address in _null_terminated(config) if self._share_weights or not _is_sharing(address)
-        ]
-        self.dropped_options += len(_null_terminated(config)) - len(kept)
+        given = _null_terminated(config)
+        kept = given if self._share_weights else [address for address in given if not _is_sharing(address)]
+        self.dropped_options += len(given) - len(kept)
         array = (c.c_void_p * (len(kept) + 1))(*kept, None)
         status = int(self._create_context(backend, device, c.addressof(array) if kept else None, out))
         if status == 0:
@@ -137,9 +136,7 @@ class Hooks:
 
     def _on_graph(self, context: int, name: bytes, config: int | None, out: int) -> int:
         if context not in self._contexts:
-            self.problems.append(
-                "QNN's table is not laid out as expected: graphCreate got a context of nobody's"
-            )
+            self.problems.append("graphCreate got a context that contextCreate did not return: wrong table")
             return _FAILURE
         if self._name is None:
             self.problems.append(

@@ -29,6 +29,7 @@ _NOISE = re.compile(
 )
 _NODE = re.compile(r"\{\s*name:\s*(.*?),\s*type:\s*(.*?)\s*\}")
 _MAX_LINES, _MAX_NODES = 6, 12
+_DYING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def run_child(
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child's whole session and anything below it that left the session."""
+    """Kills the child's whole session and anything below it that left the session, and sees them gone."""
     family: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         family = psutil.Process(child.pid).children(recursive=True)
@@ -110,6 +111,18 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     child.wait()
+    # SIGKILL returns before its target has died; a large one takes a while to give its memory back.
+    deadline = time.monotonic() + _DYING_S
+    while any(map(is_running, family)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def is_running(process: psutil.Process) -> bool:
+    """False for a process that is gone, and for a dead one that nobody has collected yet."""
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
 
 
 def readable(log: str) -> list[str]:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 import qnn_small_graphs as small
-from conftest import Built, Compiler
 from onnx import numpy_helper
+from qnn_fixtures import Built, Compiler
 from qnn_tiny_llama import grid
 
 from edgeforge.backends.qnn.binary import GraphInfo, read_binaries, read_binary

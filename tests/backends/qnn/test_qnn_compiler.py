@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 import qnn_small_graphs as small
-from conftest import Built, Compiler
+from qnn_fixtures import Built, Compiler, pid_is_running
 from qnn_tiny_llama import cpu_session
 
 from edgeforge.backends.qnn import compiler as module
@@ -191,7 +190,7 @@ def test_hanging_worker_is_stopped_with_its_children(
     with pytest.raises(CompilerError, match="did not finish within"):
         compile_part(job, 1.5)
     pid = int((job.out.with_name("part.failed") / "compile.log").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not pid_is_running(pid)
 
 
 def test_missing_wheel_says_how_to_install_it(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:

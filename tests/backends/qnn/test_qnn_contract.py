@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest import Built
+from qnn_fixtures import Built
 
 from edgeforge.backends.qnn.binary import ContextBinary, GraphInfo, TensorInfo
 from edgeforge.backends.qnn.contract import contract_breaches

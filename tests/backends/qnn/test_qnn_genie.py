@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import qnn_greedy
-from conftest import WIDTHS, Built
+from qnn_fixtures import WIDTHS, Built
 from qnn_tiny_llama import PARTS, cpu_session, graph_name, grid
 
 from edgeforge.backends.qnn import genie

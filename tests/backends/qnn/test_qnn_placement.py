@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 import qnn_small_graphs as small
-from conftest import Built, Compiler
+from qnn_fixtures import Built, Compiler
 
 from edgeforge.backends.qnn.compiler import CompiledPart
 from edgeforge.backends.qnn.placement import Kind, Placement, check_placement

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from qnn_fixtures import pid_is_running
 
 from edgeforge.backends.qnn.process import culprits, run_child
 
@@ -52,17 +52,7 @@ def test_timeout_also_ends_grandchildren_that_left_the_session(tmp_path: Path) -
     assert "did not finish within" in run.ending()
     pids = list(map(int, run.log.split()))
     assert len(pids) == 2
-    deadline = time.monotonic() + 5
-    while any(_alive(p) for p in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [p for p in pids if _alive(p)]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert not [p for p in pids if pid_is_running(p)]
 
 
 def test_culprits_name_the_operator_and_leave_out_its_shell() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import qnn_small_graphs as small
-from conftest import Built, Compiler
+from qnn_fixtures import Built, Compiler
 
 from edgeforge.backends.qnn.binary import ContextBinary, TensorInfo
 from edgeforge.backends.qnn.compiler import CompiledPart
