@@ -50,7 +50,7 @@ def export(module: DecoderGraph, shape: Decoder) -> ir.Model:
 
 
 @contextlib.contextmanager
-def _quiet() -> "contextlib._GeneratorContextManager[None]":
+def _quiet() -> contextlib._GeneratorContextManager[None]:
     """Keeps the exporter's progress chatter off the user's terminal."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

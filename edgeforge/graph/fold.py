@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 import onnxsim
+from onnx_ir.passes import common
 
 from edgeforge.errors import EdgeForgeError
 

@@ -28,10 +28,7 @@ class CancelViews(ir.passes.InPlacePass):
                     again |= _reshape(model.graph, node)
                 elif node.op_type == "Transpose":
                     again |= _transpose(model.graph, node)
-                elif node.op_type == "Slice" and _takes_all(node):
-                    _bypass(node, _source(node))
-                    again = True
-                elif node.op_type == "Identity" and not node.metadata_props and not node.outputs[0].is_graph_output():
+                elif (node.op_type == "Slice" and _takes_all(node)) or (node.op_type == "Identity" and not node.metadata_props and not node.outputs[0].is_graph_output()):
                     _bypass(node, _source(node))
                     again = True
             if again:
