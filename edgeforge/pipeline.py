@@ -67,7 +67,7 @@ STAGES = (
           ("quantize", "graph/edit.py", "stages/quantize.py"), (*_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [],
           ("export", "quantize/encodings.py", "stages/export.py"), (*_ONNX, *_ORT)),
-    Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.emulator_db],
+    Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.split_db],
           ("graph", "quantize", "export", "stages/split.py"), (*_ONNX, *_ORT)),
     Stage("compile", ("split",), lambda r: [r.compile, r.gates.shared_bytes, r.gates.emulator_db],
           ("backends", "export/record.py", "stages/compile.py"), (*_ORT, "onnxruntime-qnn")),
