@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -55,8 +56,20 @@ def run(
     """Answers a prompt with the quantized model, streamed."""
     from edgeforge_runtime.__main__ import main as answer
 
+    if on == "htp":
+        _warn_of_emulator(bundle)
     words = [str(bundle), "--on", on, "--max-tokens", str(max_tokens), "--temperature", str(temperature)]
     raise typer.Exit(answer([*words, *(["--raw"] if raw else []), "--", prompt]))
+
+
+def _warn_of_emulator(bundle: Path) -> None:
+    """Says how slow it will be, from the build's own measurement."""
+    from edgeforge_runtime.manifest import Manifest, ManifestError
+
+    with contextlib.suppress(ManifestError):  # the runtime reports a bad bundle itself
+        stamps = Manifest.load(bundle).stamps
+        times = "; ".join(f"{k.removeprefix('emulator, ')}: {v}" for k, v in stamps.items() if k.startswith("emulator"))
+        _err.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({times})[/dim]", highlight=False)
 
 
 class _Screen:

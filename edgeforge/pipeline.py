@@ -97,7 +97,6 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
     found = checkpoint.open_checkpoint(recipe.model)
     chip = targets.chip(recipe.target.chip)
     workers = threads or psutil.cpu_count(logical=False) or 1
-    cache = recipe.out.parent / ".edgeforge"
     _guard(recipe.out)
     artifacts: dict[str, Path] = {}
     keys: dict[str, str] = {}
@@ -107,7 +106,7 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
 
         job = Build(recipe, found, chip, workers, say)
         keys[stage.name] = _key(stage, job, keys)
-        place = recipe.out if stage.name == "bundle" else cache / stage.name / keys[stage.name][:20]
+        place = recipe.out if stage.name == "bundle" else job.cache / stage.name / keys[stage.name][:20]
         if _done(place, keys[stage.name]):
             stamp = json.loads((place / STAMP).read_text(encoding="utf-8"))
             tell(Event(stage.name, "cached", seconds=stamp["seconds"], checks=tuple(gates.load(place))))

@@ -13,8 +13,9 @@ VOCAB = 512
 
 def make(folder: Path, seed: int = 0) -> Path:
     """Writes config, weights, tokenizer and chat template; returns folder."""
-    import torch
     from pydoc_data.topics import topics
+
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 

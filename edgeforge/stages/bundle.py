@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact
+from edgeforge import artifact, gates
 from edgeforge.backends import backend
 from edgeforge.gates import Check
 from edgeforge.graph import store
@@ -39,8 +39,10 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
 
 
 def _stamps(sources: dict[str, Path]) -> dict[str, str]:
-    """The cache key of every stage that the bundle was made from."""
-    return {f"stage.{name}": path.name for name, path in sources.items()}
+    """The cache key of every stage that the bundle was made from, and how slow the emulator was."""
+    keys = {f"stage.{name}": path.name for name, path in sources.items()}
+    slow = {c.name: f"{c.value:.0f} s" for c in gates.load(sources["compile"]) if ": emulator, " in c.name}
+    return keys | {name.replace("compile: ", ""): value for name, value in slow.items()}
 
 
 def _sizes(out: Path, report: Report) -> list[Check]:
