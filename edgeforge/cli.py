@@ -84,7 +84,7 @@ class _Screen:
             self._status.start()
             return
         self._status.stop()
-        state = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s"
+        state = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s, {event.peak_mib} MiB"
         _out.print(f"[bold]{event.stage:10}[/bold] [dim]{state}[/dim]")
         if event.kind == "done":
             for check in event.checks:
@@ -101,7 +101,7 @@ def _render(check: Check) -> str:
 
 def _tell_json(event: pipeline.Event) -> None:
     if event.kind != "step":
-        _line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2),
+        _line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2), "peak_mib": event.peak_mib,
                "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
 
 

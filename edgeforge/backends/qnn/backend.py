@@ -98,7 +98,8 @@ def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterat
     names = tuple(g.name for g in device.graphs)
     report = compare_twins(device.info, twin.info, names, *placements)
     note = "; ".join(f"{d.where} {d.what}: {d.device} / {d.twin}" for d in report.differences[:3])
-    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most", note)
+    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most",
+                note)
     yield Check(f"compile: {device.name} device binary", device.info.file_bytes / 2**20, "MiB",
                 note=f"soc {device.info.soc_model}, v{device.info.dsp_arch}, QAIRT {device.info.build_id}")
     yield Check(f"compile: {device.name} compiler", device.compile_seconds, "s",
