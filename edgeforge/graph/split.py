@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -82,13 +83,14 @@ def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
     first, last = before[-1], after[0]
     layers = _layer_ends(cuts, first, last)
     body = last.bytes - first.bytes
-    inner = _balanced(layers, first, last, math.ceil(body / limit))
-    ends = [first, *inner, last]
-    sizes = [b.bytes - a.bytes for a, b in zip([None, *ends], [*ends, None], strict=True) if a and b]
-    if sizes and max(sizes) > limit:
-        raise UnsupportedError(f"a decoder part needs {max(sizes):,} bytes of weights, the limit is {limit:,}",
-                               "raise `split.part_bytes`, or take fewer bits a weight")
-    return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
+    for parts in range(max(math.ceil(body / limit), 1), len(layers) + 2):
+        ends = [first, *_balanced(layers, first, last, parts), last]
+        sizes = [b.bytes - a.bytes for a, b in pairwise(ends)]
+        if max(sizes) <= limit:
+            return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
+    smallest = max(b.bytes - a.bytes for a, b in pairwise([first, *layers, last]))
+    raise UnsupportedError(f"one layer needs {smallest:,} bytes of weights, the limit a part is {limit:,}",
+                           "raise `split.part_bytes`, or take fewer bits a weight")
 
 
 def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
