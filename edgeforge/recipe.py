@@ -22,9 +22,9 @@ class Target(_Section):
     """Where the bundle runs, and the graph widths that it is compiled for."""
 
     chip: str
-    context: int = Field(default=1024, ge=2, le=32768)
+    context: int = Field(1024, ge=2, le=32768)
     """CL: most tokens that prompt and answer hold together"""
-    prefill: int = Field(default=128, ge=2, le=2048)
+    prefill: int = Field(128, ge=2, le=2048)
     """AR of the prompt graph; the decode graph is AR-1"""
 
     @field_validator("chip")
@@ -46,8 +46,8 @@ class Calibrate(_Section):
     """The text that ranges come from: `windows` stretches of `tokens` tokens, from a file or the built-in mix."""
 
     text: Path | None = None
-    windows: int = Field(default=16, ge=1, le=4096)
-    tokens: int = Field(default=512, ge=8, le=32768)
+    windows: int = Field(16, ge=1, le=4096)
+    tokens: int = Field(512, ge=8, le=32768)
 
 
 class Quantize(_Section):
@@ -63,20 +63,20 @@ class Quantize(_Section):
 class Split(_Section):
     """How the graph is cut into parts."""
 
-    part_bytes: int = Field(default=1 << 30, ge=1 << 10)
+    part_bytes: int = Field(1 << 30, ge=1 << 10)
     """most weight bytes in one decoder part"""
 
 
 class Compile(_Section):
     """Limits for the vendor's compiler."""
 
-    timeout_s: float = Field(default=1800, gt=0)
+    timeout_s: float = Field(1800, gt=0)
 
 
 class Gates(_Section):
     """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
 
-    windows: int = Field(default=2, ge=1)
+    windows: int = Field(2, ge=1)
     """evaluation windows of `context` tokens each, disjoint from calibration text"""
     adapt_db: float = 60
     optimize_db: float = 55
@@ -84,6 +84,7 @@ class Gates(_Section):
     quantize_kl: float = 0.02
     quantize_ppl: float = 1.02
     sha_db: float = 60
+    split_db: float = 60
     emulator_db: float = 40
     shared_bytes: float = 1.05
 

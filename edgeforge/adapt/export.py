@@ -78,7 +78,11 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+<<<<<<< HEAD
 def _quiet() -> Iterator[None]:
+=======
+def _quiet() -> contextlib._GeneratorContextManager[None]:
+>>>>>>> main
     """Keeps the exporter's progress chatter off the user's terminal."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
-from edgeforge.quantize import assign, roles
+from edgeforge.quantize import assign
 from edgeforge.quantize.encodings import Encoding, Table
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,

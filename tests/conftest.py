@@ -1,0 +1,53 @@
+"""One tiny build for every test that needs a finished bundle."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from edgeforge_runtime.manifest import Manifest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tiny_checkpoint
+from edgeforge import pipeline, recipe
+from edgeforge.pipeline import Event
+
+RECIPE = """\
+model: {model}
+out: {out}
+target: {{chip: snapdragon-8-gen-3, context: 256, prefill: 32}}
+calibrate: {{windows: 8, tokens: 128}}
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished build: its bundle, the cache beside it, its recipe file, and what it told."""
+
+    bundle: Path
+    cache: Path
+    recipe: Path
+    events: tuple[Event, ...]
+
+    def artifact(self, stage: str) -> Path:
+        """The artifact that the bundle was made from."""
+        return self.cache / stage / Manifest.load(self.bundle).stamps[f"stage.{stage}"]
+
+
+@pytest.fixture(scope="session")
+def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint.make(tmp_path_factory.mktemp("checkpoint") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def built(checkpoint_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The tiny Llama through every stage, Qualcomm's compiler included (about 20 s)."""
+    root = tmp_path_factory.mktemp("build")
+    path = root / "tiny.yaml"
+    path.write_text(RECIPE.format(model=checkpoint_folder, out=root / "out" / "tiny"), encoding="utf-8")
+    events: list[Event] = []
+    bundle = pipeline.build(recipe.load(path), events.append)
+    return Built(bundle, root / "out" / ".edgeforge", path, tuple(events))
