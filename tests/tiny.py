@@ -30,6 +30,8 @@ from edgeforge.targets import Profile
 CONTEXT, WIDTH, TOKENS = 48, 8, 41
 """40 of the context's tokens: 25 in chunks of 8 (the last chunk is ragged), 16 one by one"""
 
+torch.set_num_threads(1)
+
 Floats = npt.NDArray[np.float32]
 
 _BASE: dict[str, Any] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 import io
 import logging
 import re
 import warnings
+from collections.abc import Iterator
 
 import onnx_ir as ir
 import torch
@@ -78,11 +78,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-<<<<<<< HEAD
 def _quiet() -> Iterator[None]:
-=======
-def _quiet() -> contextlib._GeneratorContextManager[None]:
->>>>>>> main
     """Keeps the exporter's progress chatter off the user's terminal."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -10,7 +10,6 @@ import torch
 from edgeforge.errors import UnsupportedError
 from edgeforge.targets import Profile
 
-
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 

@@ -292,7 +292,7 @@ def _tokens(shape: Sequence[Dim]) -> list[Dim]:
     return [d for d in shape if d != 1]
 
 
-def _follow(before: Sequence[Dim], whole: _Headed, after: Sequence[Dim]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _follow(before: Sequence[Dim], whole: _Headed, after: Sequence[Dim]) -> tuple[tuple[int, ...], ...] | None:
     """The head axes of a reshaped value, when the reshape leaves every other dimension alone."""
     first, last = whole.axes[0], whole.axes[-1]
     if list(whole.axes) != list(range(first, last + 1)):

@@ -99,8 +99,7 @@ def _target(shape: list[Dim]) -> list[int] | None:
 
 
 def _transpose(graph: ir.Graph, node: ir.Node) -> bool:
-    out, source = node.outputs[0], _source(node)
-    order = perm(node)
+    source, order = _source(node), perm(node)
     inner = edit.producer(source, "Transpose")
     if inner is not None:
         order = [perm(inner)[axis] for axis in order]
