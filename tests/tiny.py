@@ -23,8 +23,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from edgeforge import artifact, evaluate
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
-from edgeforge.graph import store
+from edgeforge.graph import bind, edit, split, store
 from edgeforge.metrics import sqnr_db
+from edgeforge.quantize.encodings import Table
 from edgeforge.targets import Profile
 
 CONTEXT, WIDTH, TOKENS = 48, 8, 41
@@ -142,7 +143,7 @@ def manifest(folder: Path, made: Adapted, target: m.Target, context: int = CONTE
 
 def logits(folder: Path, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Rows of chunked prefill, and of the single steps behind it, through the runtime."""
-    with Session.open(folder, threads=1) as session:
+    with Session.open(folder, threads=1, exact=True) as session:
         rows = list(evaluate.session_logits(session, tokens))
     prefill = len(rows) - 16
     return np.concatenate(rows[:prefill]), np.concatenate(rows[prefill:])
@@ -156,7 +157,9 @@ def decibels(folder: Path, expected: Floats, tokens: npt.NDArray[np.int64] | Non
 
 
 def parameter_names(graph: ir.Graph) -> set[str]:
-    return {str(v.name) for v in graph.initializers.values() if v.uses() and str(v.name).endswith((".weight", ".bias"))}
+    """The module paths of the parameters in graph; a slice or a head of one counts as the whole."""
+    names = {str(v.name).split("/")[0] for v in graph.initializers.values() if v.uses()}
+    return {name for name in names if name.endswith((".weight", ".bias"))}
 
 
 def op_types(nodes: Sequence[ir.Node] | ir.Graph) -> dict[str, int]:
@@ -165,3 +168,27 @@ def op_types(nodes: Sequence[ir.Node] | ir.Graph) -> dict[str, int]:
     for node in nodes:
         found[node.op_type] = found.get(node.op_type, 0) + 1
     return found
+
+
+def write_parts(folder: Path, made: Adapted, whole: ir.Model, part_bytes: int, context: int = CONTEXT) -> int:
+    """An artifact of static parts, as the split stage makes them, in float; returns how many parts."""
+    plan = split.plan(whole.graph, Table(), part_bytes)
+    parts = split.extract(whole, plan.cuts, made.decoder.output_names())
+    graphs = []
+    for ar in (WIDTH, 1):
+        bound = []
+        for number, part in enumerate(parts):
+            name = f"ar{ar}_{number}"
+            (folder / name).mkdir(parents=True)
+            static = bind.bind(part.clone(), ar, context)
+            store.save(static, folder / name)
+            bound.append(m.Part(f"{name}/{store.MODEL}", name, _tensors(static.graph.inputs),
+                                _tensors(static.graph.outputs)))
+        graphs.append(m.Graph(ar, context, tuple(bound)))
+    manifest(folder, made, m.Target("onnx-cpu", tuple(graphs)), context)
+    return len(parts)
+
+
+def _tensors(values: Sequence[ir.Value]) -> tuple[m.Tensor, ...]:
+    return tuple(m.Tensor(str(v.name), "int32" if v.name == m.IDS else "float32",
+                          tuple(d for d in edit.known_dims(v) if isinstance(d, int))) for v in values)
