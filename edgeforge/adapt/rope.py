@@ -25,8 +25,8 @@ def tables(model: nn.Module, context: int) -> tuple[Table, Table]:
     because in float32 far positions lose digits and in half they are noise.
     """
     rotary: Any = getattr(getattr(model, "model", None), "rotary_emb", None)
-    if not isinstance(getattr(rotary, "inv_freq", None), torch.Tensor):
-        raise UnsupportedError(f"{type(model).__name__}: no frequencies at model.rotary_emb.inv_freq",
+    if getattr(getattr(rotary, "inv_freq", None), "dtype", None) not in (torch.float32, torch.float64):
+        raise UnsupportedError(f"{type(model).__name__}: no float32 frequencies at model.rotary_emb.inv_freq",
                                "one RoPE table for all layers is supported")
     with torch.no_grad():
         theirs = rotary(torch.zeros(1, context, 1), torch.arange(context)[None])

@@ -24,7 +24,7 @@ class StaticShapes(ir.passes.InPlacePass):
                 changed |= _constant_target(model.graph, node)
             elif node.op_type == "Slice":
                 changed |= clamp(model.graph, node)
-            elif node.op_type in ("Cast", "CastLike") and _keeps_type(node) and not node.outputs[0].is_graph_output():
+            elif node.op_type in ("Cast", "CastLike") and _keeps_type(node):
                 edit.replace(node.outputs[0], _input(node))
                 changed = True
             elif node.op_type == "Conv" and len(node.inputs) == 3 and _computed_zero(node.inputs[2]):
@@ -71,8 +71,9 @@ def _input(node: ir.Node) -> ir.Value:
 
 
 def _keeps_type(node: ir.Node) -> bool:
-    source = _input(node)
-    return source.dtype is not None and source.dtype == node.outputs[0].dtype
+    source, out = _input(node), node.outputs[0]
+    return (source.dtype is not None and source.dtype == out.dtype and bool(out.uses())
+            and not out.is_graph_output())
 
 
 def _computed_zero(value: ir.Value | None) -> bool:
