@@ -17,7 +17,6 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.quantize.encodings import Table
 
-
 _VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "DequantizeLinear")
 
 
