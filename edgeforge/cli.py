@@ -64,7 +64,8 @@ def run(
 
 def _warn_of_emulator(bundle: Path) -> None:
     """Says how slow it will be, from the build's own measurement."""
-    from edgeforge_runtime.manifest import Manifest, ManifestError
+    from edgeforge_runtime.errors import ManifestError
+    from edgeforge_runtime.manifest import Manifest
 
     with contextlib.suppress(ManifestError):  # the runtime reports a bad bundle itself
         stamps = Manifest.load(bundle).stamps
@@ -84,7 +85,8 @@ class _Screen:
             self._status.start()
             return
         self._status.stop()
-        state = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s, {event.peak_mib} MiB"
+        cost = f"{event.seconds:.1f} s, {event.peak_mib} MiB"
+        state = "cached" if event.kind == "cached" else cost
         _out.print(f"[bold]{event.stage:10}[/bold] [dim]{state}[/dim]")
         if event.kind == "done":
             for check in event.checks:
