@@ -57,7 +57,9 @@ class Quantize(_Section):
     activations: Literal[16] = 16
     kv: Literal[8, 16] = 8
     embedding: Literal[8, 16] = 16
-    transforms: tuple[Literal["rotate"], ...] = ("rotate",)
+    rounding: Literal["gptq", "nearest"] = "gptq"
+    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
+        "rotate", "equalize_kv", "split_outliers")
 
 
 class Split(_Section):

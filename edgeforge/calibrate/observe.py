@@ -1,8 +1,12 @@
-"""Ranges of every activation, by reductions inside the graph: only two floats a value leave it."""
+"""What a float model holds on text: ranges of every activation, and chosen values for whoever wants to see them.
+
+Ranges are reductions inside the graph: only two floats a value leave it. A tapped value leaves whole.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,31 +73,47 @@ class Ranges:
         self.seen[name] = (min(old[0], low), max(old[1], high))
 
 
-class ObservingExecutor:
-    """Runs the instrumented graph in the decode loop's place and keeps the ranges.
+See = Callable[[str, npt.NDArray[np.float32]], None]
+"""takes a tapped value's name and what it held in one graph call"""
 
-    Cache bins: |cache entry| histograms per past_*_out, so that the 8-bit cache grid may clip.
-    """
 
-    BINS = 2048
+class TappedExecutor:
+    """Runs a float graph in the decode loop's place and shows chosen values of every call."""
 
-    def __init__(self, model: ir.Model, folder: Path, threads: int) -> None:
-        """Writes the instrumented graph into folder (an existing, empty one)."""
-        self._names = instrument(model)
+    def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
+        """Writes the graph, with taps among its outputs, into folder (an existing, empty one)."""
+        self._see = see
+        self._taps = set(taps)
+        leaving = {str(v.name) for v in model.graph.outputs}
+        model.graph.outputs.extend(v for v in roles.values(model.graph) if v.name in self._taps - leaving)
         path = store.save(model, folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        options.log_severity_level = 3
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = [o.name for o in self._session.get_outputs()]
-        self.ranges = Ranges()
-        self.cache: dict[str, npt.NDArray[np.float32]] = {}
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         made: dict[str, Any] = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
-        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
-        for name, low, high in zip(self._names, lows, highs, strict=True):
-            self.ranges.widen(name, float(low), float(high))
+        for name in self._taps:
+            self._see(name, made[name])
         return made
 
     def close(self) -> None:
         del self._session
+
+
+class ObservingExecutor(TappedExecutor):
+    """A tapped graph that also keeps the range of every activation."""
+
+    def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
+        self._names = instrument(model)
+        super().__init__(model, taps, see, folder, threads)
+        self.ranges = Ranges()
+
+    def run(self, graph: Graph, feeds: Arrays) -> Arrays:
+        made = super().run(graph, feeds)
+        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
+        for name, low, high in zip(self._names, lows, highs, strict=True):
+            self.ranges.widen(name, float(low), float(high))
+        return made

@@ -58,6 +58,13 @@ def is_bias(value: ir.Value) -> bool:
     return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm") for u in value.uses())
 
 
+def products(graph: ir.Graph) -> dict[str, str]:
+    """The values that 1x1 convolutions read, by the name of the weight they are read with."""
+    return {str(n.inputs[1].name): str(n.inputs[0].name) for n in graph
+            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None
+            and n.inputs[1].is_initializer()}
+
+
 def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """Sets of values that must share one grid, in graph order: each move's real inputs and outputs together."""
     parent: dict[ir.Value, ir.Value] = {}
