@@ -1,4 +1,4 @@
-"""What a float model holds on text: ranges of every activation, and chosen values for whoever wants to see them.
+"""What a float model holds on text: ranges of every activation, and chosen values for whoever asks.
 
 Ranges are reductions inside the graph: only two floats a value leave it. A tapped value leaves whole.
 """
@@ -25,7 +25,7 @@ _LOWS, _HIGHS = "edgeforge.lows", "edgeforge.highs"
 
 
 def sources(graph: ir.Graph) -> list[ir.Value]:
-    """The values to watch: activations that no move only passes on, so every other range follows from them."""
+    """The values to watch: activations that a move does not only pass on; all other ranges follow."""
     found: list[ir.Value] = []
     fixed = _from_constants(graph)
     for value in roles.values(graph):
@@ -51,7 +51,8 @@ def instrument(model: ir.Model) -> list[str]:
     for label, op in ((_LOWS, "ReduceMin"), (_HIGHS, "ReduceMax")):
         parts: list[ir.Value] = []
         for value in watched:
-            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
+            kind = ir.TensorType(ir.DataType.FLOAT)
+            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=kind)
             graph.append(ir.Node("", op, [value], attributes=[ir.AttrInt64("keepdims", 0)], outputs=[out]))
             row = ir.Value(name=f"{value.name}/{op}/row", shape=ir.Shape([1]), type=out.type)
             graph.append(ir.Node("", "Reshape", [out, axis], outputs=[row]))

@@ -12,7 +12,7 @@ from edgeforge_runtime.manifest import COS, SIN, past_layer
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import encodings, roles
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.quantize.encodings import Encoding, Table, reals
 
 Range = tuple[float, float]
 
@@ -56,7 +56,7 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         for value, axis in axes.items():
             array = edit.constant(value)
             if axis is not None and array is not None:
-                table.set(str(value.name), encodings.per_channel(array, axis, grids.weights))
+                table.set(str(value.name), encodings.per_channel(reals(array), axis, grids.weights))
         return
     if constants and all(roles.is_bias(v) for v in constants):
         return
@@ -68,7 +68,8 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
 def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> Encoding:
     if any(v.is_initializer() for v in group):
         gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
-        return encodings.per_tensor(*_union(group, ranges), grids.embedding if gathered else grids.activations)
+        bits = grids.embedding if gathered else grids.activations
+        return encodings.per_tensor(*_union(group, ranges), bits)
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs):
         return encodings.per_tensor(*_wider(_union(group, ranges)), grids.kv, symmetric=True)
@@ -115,10 +116,9 @@ def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
     for value in group:
         array = edit.constant(value)
         if array is not None:
-            reals = array.astype(np.float32)
-            found.append((float(reals.min()), float(reals.max())))
-        elif value.name in ranges:
-            found.append(ranges[value.name])
+            found.append((float(reals(array).min()), float(reals(array).max())))
+        elif str(value.name) in ranges:
+            found.append(ranges[str(value.name)])
     if not found:
         raise EdgeForgeError(f"{group[0].name} was never observed in calibration",
                              "the graph and its ranges belong to different builds")

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeforge.graph import edit
 from edgeforge.quantize import roles
 from edgeforge.quantize.encodings import Encoding, Table
 from edgeforge.quantize.parameters import matrix, put_matrix
@@ -50,7 +49,8 @@ def round_weights(model: ir.Model, table: Table, grams: Mapping[str, Gram]) -> i
             continue
         if source not in factors:
             factors = {source: Factor(grams[source])}
-        put_matrix(weights[name], _rounded(matrix(weights[name]).astype(np.float32), encoding, factors[source]))
+        weight = weights[name]
+        put_matrix(weight, _rounded(matrix(weight).astype(np.float32), encoding, factors[source]))
         done += 1
     return done
 

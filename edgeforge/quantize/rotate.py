@@ -6,10 +6,10 @@ norms' gains are folded into the readers (QuaRot, arXiv 2404.00456; SliceGPT, ar
 activation (29,000 in one channel of SmolLM2, against 1 elsewhere) is spread over all channels, so that one
 16-bit grid resolves the rest.
 
-Any Q will do that; `toward` adds a reflection that turns the stream's strongest direction u, seen in
-calibration, into (1, ..., 1)/sqrt(n). The massive token then has the same value in every channel, the smallest
-peak that its norm allows, and always on one side of zero, where an asymmetric grid pays for it once: on SmolLM2
-the stream's range falls from 3,810 to about 1,300.
+Any Q will do that; `toward` adds a reflection that turns the stream's strongest direction, seen in
+calibration, into (1, ..., 1)/sqrt(n). The massive token then has the same value in every channel, the
+smallest peak that its norm allows, and always on one side of zero, where an asymmetric grid pays for it
+once: on SmolLM2 the stream's range falls from 3,810 to about 1,340.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.quantize.parameters import Matrix, get, matrix, parameter, put, put_matrix
 
+_HINT = "leave `rotate` out of quantize.transforms for this model"
 _VIEWS = ("Unsqueeze", "Squeeze", "Reshape")
 
 
@@ -36,7 +37,8 @@ def orthogonal(size: int) -> Matrix:
     rows, columns = np.mgrid[0:odd, 0:odd]
     dct = np.cos(np.pi * rows * (2 * columns + 1) / (2 * odd)) * np.sqrt(2 / odd)
     dct[0] /= np.sqrt(2)
-    return np.kron(hadamard, dct)
+    rotation: Matrix = np.kron(hadamard, dct)
+    return rotation
 
 
 def toward(q: Matrix, direction: Matrix | None) -> Matrix:
@@ -129,8 +131,8 @@ def _walk(gather: ir.Node) -> _Stream:
                 stream.norms.append(node)
                 continue
             else:
-                raise UnsupportedError(f"{node.outputs[0].name}: {node.op_type} reads the residual stream",
-                                       "leave `rotate` out of quantize.transforms for this model")
+                raise UnsupportedError(
+                    f"{node.outputs[0].name}: {node.op_type} reads the residual stream", _HINT)
             if following not in seen:
                 seen.add(following)
                 todo.append(following)
@@ -141,8 +143,8 @@ def _writer(value: ir.Value | None, add: ir.Node) -> ir.Node:
     turn = edit.producer(value, "Transpose")
     conv = edit.producer(turn.inputs[0], "Conv") if turn is not None else None
     if conv is None or turn is None:
-        raise UnsupportedError(f"{add.outputs[0].name}: what is added to the residual stream is not a projection",
-                               "leave `rotate` out of quantize.transforms for this model")
+        raise UnsupportedError(
+            f"{add.outputs[0].name}: what is added to the residual stream is not a projection", _HINT)
     return conv
 
 
@@ -153,7 +155,7 @@ def _readers(norm: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
         turn = use.node
         for further in turn.outputs[0].uses():
             if turn.op_type != "Transpose" or further.node.op_type != "Conv":
-                raise UnsupportedError(f"{norm.outputs[0].name} is read by {further.node.op_type}, not a projection",
-                                       "leave `rotate` out of quantize.transforms for this model")
+                raise UnsupportedError(
+                    f"{norm.outputs[0].name} is read by {further.node.op_type}, not a projection", _HINT)
             found.append((further.node, gain))
     return found

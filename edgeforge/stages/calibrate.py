@@ -1,4 +1,4 @@
-"""calibrate: ranges of every activation on text, shared by all grids that are fitted later; Gram matrices for GPTQ."""
+"""calibrate: ranges of every activation on text, and Gram matrices for GPTQ: what later fits share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgeforge.calibrate import reading
 from edgeforge.calibrate.observe import ObservingExecutor
 from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import roles
+from edgeforge.stages import reading
 from edgeforge.stages.build import Build
 
 RANGES, GRAMS = "ranges.json", "grams"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json {value: [smallest, largest]} and, where rounding is gptq, grams/<number>.npy with an index."""
+    """Writes ranges.json {value: [smallest, largest]} and grams/ (empty unless rounding is gptq)."""
     source = sources["transform"]
     model = store.load(source)
     products = roles.products(model.graph) if build.recipe.quantize.rounding == "gptq" else {}

@@ -13,13 +13,12 @@ from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
-from edgeforge.calibrate import reading
 from edgeforge.calibrate.observe import TappedExecutor
 from edgeforge.calibrate.statistics import Gram, Peaks
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import equalize, outliers, rotate
-from edgeforge.stages import adapt
+from edgeforge.stages import adapt, reading
 from edgeforge.stages.build import Build
 
 
@@ -38,8 +37,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     build.say(", ".join(wanted))
     checks = _apply(model, decoder, wanted, seen)
     store.save(model, out)
-    gate = adapt.gate(build, out, sources["adapt"] / adapt.REFERENCE, "transform", build.recipe.gates.optimize_db)
-    return checks + gate
+    reference = sources["adapt"] / adapt.REFERENCE
+    return checks + adapt.gate(build, out, reference, "transform", build.recipe.gates.optimize_db)
 
 
 class _Seen:
@@ -67,7 +66,8 @@ class _Seen:
         """Reads the calibration text."""
         with tempfile.TemporaryDirectory(dir=out) as scratch:
             taps = [*self._kept, *self._stream]
-            reading.read(build, source, TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads))
+            executor = TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads)
+            reading.read(build, source, executor)
 
     def _see(self, name: str, array: npt.NDArray[np.float32]) -> None:
         if name in self._kept:
@@ -83,7 +83,8 @@ def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen
     if "equalize_kv" in wanted:
         skipped = equalize.equalize(model, decoder, seen.peaks)
         note = "; ".join(sorted({f"skipped: {s.reason}" for s in skipped}))
-        checks.append(Check("transform: caches equalised", 2 * decoder.layers - len(skipped), "caches", note=note))
+        done = 2 * decoder.layers - len(skipped)
+        checks.append(Check("transform: caches equalised", done, "caches", note=note))
     if "split_outliers" in wanted:
         split = outliers.split(model, seen.peaks)
         checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))

@@ -19,7 +19,8 @@ def windows(build: Build) -> list[text.Window]:
     """The recipe's calibration windows."""
     options = build.recipe.calibrate
     tokenizer = checkpoint.load_tokenizer(build.checkpoint)
-    return text.calibration_windows(tokenizer, min(options.tokens, build.context), options.windows, options.text)
+    length = min(options.tokens, build.context)
+    return text.calibration_windows(tokenizer, length, options.windows, options.text)
 
 
 def read(build: Build, source: Path, executor: Executor) -> int:
