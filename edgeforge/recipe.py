@@ -46,8 +46,8 @@ class Calibrate(_Section):
     """The text that statistics come from: `windows` of `tokens` tokens, of a file or the built-in mix."""
 
     text: Path | None = None
-    windows: int = Field(16, ge=1, le=4096)
-    tokens: int = Field(512, ge=8, le=32768)
+    windows: int = Field(default=16, ge=1, le=4096)
+    tokens: int = Field(default=512, ge=8, le=32768)
 
 
 class Quantize(_Section):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 from edgeforge_runtime.manifest import COS, SIN, past_layer
 

@@ -52,7 +52,8 @@ def toward(q: Matrix, direction: Matrix | None) -> Matrix:
     if length < 1e-9:
         return q
     normal /= length
-    return q - 2 * np.outer(q @ normal, normal)
+    reflected: Matrix = q - 2 * np.outer(q @ normal, normal)
+    return reflected
 
 
 @dataclass
