@@ -51,7 +51,8 @@ def log_softmax(logits: Array) -> npt.NDArray[np.float64]:
     """Row-wise log-softmax in float64."""
     x = np.asarray(logits, np.float64)
     x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+    logs: npt.NDArray[np.float64] = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return logs
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class Gates(_Section):
     quantize_kl: float = 0.02
     quantize_ppl: float = 1.02
     sha_db: float = 60
+    split_db: float = 60
     emulator_db: float = 40
     shared_bytes: float = 1.05
 

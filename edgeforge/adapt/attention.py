@@ -12,9 +12,13 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from edgeforge.errors import UnsupportedError
 from edgeforge.targets import Profile
 
 _NAME = "edgeforge_{}"
+_HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position",
+             "output_attentions", "output_hidden_states", "logits_to_keep"}
+"""what modules hand to attention that changes nothing here: shape.py has checked the windows"""
 
 
 def use(profile: Profile) -> str:
@@ -33,8 +37,11 @@ def use(profile: Profile) -> str:
 
 def _attend(profile: Profile, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
             mask: torch.Tensor | None, scaling: float, softcap: float | None = None,
-            **_: Any) -> torch.Tensor:
+            **more: Any) -> torch.Tensor:
     """query [1, heads, S, d]; key and value in the cache's layout; returns [1, S, heads, d]."""
+    strange = sorted(k for k, v in more.items() if v is not None and k not in _HARMLESS)
+    if strange:
+        raise UnsupportedError(f"the model's attention also takes {', '.join(strange)}", "it would be ignored")
     if mask is None:
         raise ValueError("the model built its own mask; the graph's mask input was not used")
     _, heads, width, depth = query.shape

@@ -33,7 +33,13 @@ class DecoderGraph(nn.Module):
 
     past is key, value per layer in the profile's layout. Returns logits [1, S, vocab] and the new
     key, value per layer.
+
+    Attributes:
+        position: what the model is told its tokens' positions are. RoPE comes in as rows, so nothing may
+            depend on it; export checks that.
     """
+
+    position = 0
 
     def __init__(self, model: nn.Module, profile: Profile) -> None:
         super().__init__()
@@ -54,7 +60,10 @@ class DecoderGraph(nn.Module):
                 sin: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self._rotary.rows = (torch.cat([cos, cos], -1).squeeze(1), torch.cat([sin, sin], -1).squeeze(1))
         cache = kv.GraphCache(list(zip(past[::2], past[1::2], strict=True)), self._profile)
-        positions = torch.zeros_like(input_ids)
+        positions = torch.full_like(input_ids, self.position)
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, cache=cache,
                             position_ids=positions, use_cache=True).logits
-        return (logits, *(t for layer in sorted(cache.new) for t in cache.new[layer]))
+        if list(cache.new) != list(range(len(past) // 2)):
+            raise UnsupportedError(f"layers {list(cache.new)} keep keys and values, of {len(past) // 2}",
+                                   "every layer must have a cache of its own")
+        return (logits, *(t for pair in cache.new.values() for t in pair))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,9 +24,9 @@ def tables(model: nn.Module, context: int) -> tuple[Table, Table]:
     longrope, linear and dynamic scaling come along); only position * frequency is done here, in float64,
     because in float32 far positions lose digits and in half they are noise.
     """
-    rotary = model.model.rotary_emb
-    if any(name.endswith("_inv_freq") and name != "original_inv_freq" for name, _ in rotary.named_buffers()):
-        raise UnsupportedError("the model rotates different layer types by different tables",
+    rotary: Any = getattr(getattr(model, "model", None), "rotary_emb", None)
+    if getattr(getattr(rotary, "inv_freq", None), "dtype", None) not in (torch.float32, torch.float64):
+        raise UnsupportedError(f"{type(model).__name__}: no float32 frequencies at model.rotary_emb.inv_freq",
                                "one RoPE table for all layers is supported")
     with torch.no_grad():
         theirs = rotary(torch.zeros(1, context, 1), torch.arange(context)[None])

@@ -10,6 +10,8 @@ import torch
 from edgeforge.errors import UnsupportedError
 from edgeforge.targets import Profile
 
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -62,14 +64,52 @@ class Decoder:
         return (ids, *(torch.zeros(shapes[name]) for name in self.input_names()[1:]))
 
 
-def decoder(config: Any, profile: Profile) -> Decoder:
-    """Reads a transformers config; UnsupportedError names what is missing or not uniform."""
+def decoder(config: Any, profile: Profile, context: int) -> Decoder:
+    """Reads a transformers config.
+
+    Raises:
+        UnsupportedError: the model needs what the graph does not do at this context (named).
+    """
     kind = str(getattr(config, "model_type", "?"))
     heads = getattr(config, "num_attention_heads", None)
     if not isinstance(heads, int):
         raise UnsupportedError(f"{kind}: config has no num_attention_heads", "only text decoders are supported")
+    rope = _rope(kind, config)
+    _refuse_experts(kind, config)
+    _refuse_short_windows(kind, config, context)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    rope = getattr(config, "rope_parameters", None) or {}
-    share = rope.get("partial_rotary_factor", 1.0) if isinstance(rope, dict) else 1.0
     return Decoder(kind, config.num_hidden_layers, heads, getattr(config, "num_key_value_heads", None) or heads,
-                   head_dim, config.hidden_size, config.vocab_size, int(head_dim * share), profile)
+                   head_dim, config.hidden_size, config.vocab_size,
+                   int(head_dim * rope.get("partial_rotary_factor", 1.0)), profile)
+
+
+def _rope(kind: str, config: Any) -> dict[str, Any]:
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        raise UnsupportedError(f"{kind}: config has no rope_parameters",
+                               "decoder-only models with rotary positions are supported")
+    if any(isinstance(entry, dict) for entry in rope.values()):
+        raise UnsupportedError(f"{kind}: rotates layers of different types by different tables ({', '.join(rope)})",
+                               "one RoPE table for all layers is supported")
+    return rope
+
+
+def _refuse_experts(kind: str, config: Any) -> None:
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if (count := getattr(config, key, None)) and count > 1:
+            raise UnsupportedError(f"{kind}: a mixture of {count} experts ({key})", "dense models are supported")
+
+
+def _refuse_short_windows(kind: str, config: Any, context: int) -> None:
+    """The graph has one mask for all layers, so a window is right only when no token is ever outside it."""
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        window = None
+    types = getattr(config, "layer_types", None) or [_SLIDING if window else _FULL]
+    strange = sorted(set(types) - {_FULL, _SLIDING})
+    if strange:
+        raise UnsupportedError(f"{kind}: layers of type {', '.join(strange)}",
+                               "full attention, and sliding attention within its window, are supported")
+    if _SLIDING in types and (window is None or context > window):
+        raise UnsupportedError(f"{kind}: sliding attention over {window} tokens, and the context is {context}",
+                               f"set target.context to {window} or less")

@@ -7,7 +7,7 @@ from onnx_ir.passes import common
 
 from edgeforge.adapt.export import AR, PAST
 from edgeforge.errors import EdgeForgeError
-from edgeforge.graph import edit
+from edgeforge.graph import edit, static
 from edgeforge.graph.edit import Dim
 
 
@@ -27,6 +27,8 @@ def bind(model: ir.Model, ar: int, cl: int) -> ir.Model:
         if node.op_type == "Reshape":
             target = [d for d in edit.known_dims(node.outputs[0]) if isinstance(d, int)]
             node.replace_input_with(1, edit.int_vector(graph, target))
+        elif node.op_type == "Slice":
+            static.clamp(graph, node)
     common.RemoveUnusedNodesPass()(model)
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import onnx_ir as ir
 Dim = int | str
 
 
-def constant(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
+def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The array behind an initializer, or None."""
     if value is None or value.const_value is None or not value.is_initializer():
         return None
@@ -71,9 +72,41 @@ def only_user(value: ir.Value) -> ir.Node | None:
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
+def unit_steps(node: ir.Node) -> bool:
+    """Does a Slice take every element between its bounds, in order?"""
+    if len(node.inputs) < 5 or node.inputs[4] is None:
+        return True
+    steps = ints(node.inputs[4])
+    return steps is not None and all(step == 1 for step in steps)
+
+
+def slice_bounds(node: ir.Node) -> dict[int, tuple[int, int]] | None:
+    """{axis: (start, stop)} of a Slice with constant bounds and step 1 over known dimensions, else None."""
+    shape = dims(node.inputs[0]) if node.inputs[0] is not None else None
+    starts, stops = (ints(v) for v in node.inputs[1:3])
+    if shape is None or starts is None or stops is None:
+        return None
+    axes = ints(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else list(range(len(starts)))
+    if axes is None or not unit_steps(node):
+        return None
+    found: dict[int, tuple[int, int]] = {}
+    for axis, start, stop in zip(axes, starts, stops, strict=True):
+        size = shape[axis]
+        if not isinstance(size, int):
+            return None
+        found[axis % len(shape)] = slice(start, stop).indices(size)[:2]
+    return found
+
+
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Every reader of old reads new instead; a graph output keeps its name, whichever value makes it."""
+    """Every reader of old reads new instead; a graph output keeps its name, whichever value makes it.
+
+    Raises:
+        ValueError: old leaves the graph, and new is an input, a parameter or itself an output.
+    """
     graph = old.graph
+    if old.is_graph_output() and (new.producer() is None or new.is_graph_output()):
+        raise ValueError(f"graph output {old.name} cannot be {new.name}")
     for use in list(old.uses()):
         use.node.replace_input_with(use.idx, new)
     if graph is None or not old.is_graph_output():

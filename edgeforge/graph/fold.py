@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 import onnxsim
+from onnx_ir.passes import common
 
 from edgeforge.errors import EdgeForgeError
 
-_PARAMETER_BYTES = 64
-"""initializers above this size are parameters and stay opaque; the rest is plumbing that may fold"""
+_PLUMBING_BYTES = 64
+"""integers and single numbers up to this size are plumbing and may fold; every other initializer is opaque"""
 
 
 def fold(model: ir.Model) -> ir.Model:
     """Folds constants; returns a new model that shares the parameters' tensors with the old one."""
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    parameters = {name: value for name, value in model.graph.initializers.items()
-                  if value.const_value is not None and value.const_value.nbytes > _PARAMETER_BYTES}
+    parameters = {name: value for name, value in model.graph.initializers.items() if _is_parameter(value)}
+    lift_constants(model)
     inputs = [v.name for v in model.graph.inputs]
     outputs = [v.name for v in model.graph.outputs]
     before = {o.name for n in model.graph for o in n.outputs} | set(model.graph.initializers)
@@ -33,9 +32,22 @@ def fold(model: ir.Model) -> ir.Model:
         raise EdgeForgeError("constant folding changed the graph's inputs or outputs", "please report it")
     strangers = {o.name for n in graph for o in n.outputs} - before
     if strangers:
-        raise EdgeForgeError(f"constant folding renamed values: {sorted(map(str, strangers))[:5]}", "please report it")
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(folded)
+        raise EdgeForgeError(f"constant folding renamed values: {sorted(map(str, strangers))[:5]}",
+                             "please report it")
+    lift_constants(folded)
     return folded
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Constant nodes become initializers, where every pass can read them."""
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _is_parameter(value: ir.Value) -> bool:
+    tensor = value.const_value
+    if tensor is None:
+        return False
+    return tensor.nbytes > _PLUMBING_BYTES or (tensor.size > 1 and not tensor.dtype.is_integer())
 
 
 def _simplify(model: ir.Model, parameters: dict[str, ir.Value]) -> ir.Model:
@@ -43,7 +55,7 @@ def _simplify(model: ir.Model, parameters: dict[str, ir.Value]) -> ir.Model:
         model.graph.initializers.pop(str(value.name))
         model.graph.inputs.append(value)
     try:
-        simplified, _ = onnxsim.simplify(ir.to_proto(model), perform_optimization=False)
+        simplified: onnx.ModelProto = onnxsim.simplify(ir.to_proto(model), perform_optimization=False)[0]
     finally:
         del model.graph.inputs[len(model.graph.inputs) - len(parameters):]
         for value in parameters.values():

@@ -69,7 +69,8 @@ def _over_last(reduce: ir.Node) -> bool:
     axes = edit.ints(reduce.inputs[1]) if len(reduce.inputs) > 1 else None
     value = reduce.inputs[0]
     rank = len(value.shape) if value is not None and value.shape is not None else 0
-    return axes is not None and axes in ([-1], [rank - 1])
+    keep = reduce.attributes.get("keepdims")
+    return axes is not None and axes in ([-1], [rank - 1]) and (keep is None or keep.as_int() == 1)
 
 
 def _square_of(value: ir.Value | None) -> ir.Value | None:

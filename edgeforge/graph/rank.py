@@ -46,6 +46,9 @@ def _lift(graph: ir.Graph, node: ir.Node) -> None:
     for i, value in enumerate(node.inputs):
         if value is not None and not value.is_initializer() and len(edit.known_dims(value)) == 3:
             node.replace_input_with(i, _lifted(node, value, axis))
+    along = node.attributes.get("axis")
+    if along is not None and along.as_int() >= 0:
+        node.attributes["axis"] = ir.AttrInt64("axis", along.as_int() + 1)
     edit.set_shape(out, [1, *shape])
     flat = ir.Value(name=f"{out.name}/flat", shape=ir.Shape(shape), type=out.type)
     squeeze = ir.Node("", "Squeeze", [out, axis], outputs=[flat], name=f"{flat.name}:Squeeze")

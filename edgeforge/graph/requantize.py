@@ -22,13 +22,13 @@ class InsertRequantize(ir.passes.InPlacePass):
     """Puts one Requantize in front of every past_*_out, so that cache and activations may differ in grid."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        outputs = [v for v in model.graph.outputs if str(v.name).startswith("past_")]
-        for value in outputs:
+        changed = False
+        for value in [v for v in model.graph.outputs if str(v.name).startswith("past_")]:
             node = value.producer()
-            if node is None or is_requantize(node):
-                continue
-            _narrow(model.graph, node, value)
-        return ir.passes.PassResult(model, bool(outputs))
+            if node is not None and not is_requantize(node):
+                _narrow(model.graph, node, value)
+                changed = True
+        return ir.passes.PassResult(model, changed)
 
 
 def _narrow(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:

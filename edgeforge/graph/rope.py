@@ -61,7 +61,10 @@ def _half(value: ir.Value | None) -> ir.Value | None:
     while (view := edit.producer(value, "Squeeze", "Unsqueeze", "Reshape")) is not None:
         value = view.inputs[0]
     node = edit.producer(value, "Concat")
-    return node.inputs[0] if node is not None and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] else None
+    if node is None or len(node.inputs) != 2 or node.inputs[0] is not node.inputs[1] or not _on_last(node):
+        return None
+    half = node.inputs[0]
+    return half if half is not None and edit.known_dims(half)[:2] == [1, 1] else None
 
 
 def _rotates(value: ir.Value | None, x: ir.Value) -> bool:
@@ -74,15 +77,14 @@ def _rotates(value: ir.Value | None, x: ir.Value) -> bool:
     width = edit.known_dims(x)[-1]
     if high is None or low is None or high.inputs[0] is not x or low.inputs[0] is not x or not isinstance(width, int):
         return False
-    return _bounds(low, width) == (0, width // 2) and _bounds(high, width) == (width // 2, width)
+    last = len(edit.known_dims(x)) - 1
+    return (_on_last(node) and edit.slice_bounds(low) == {last: (0, width // 2)}
+            and edit.slice_bounds(high) == {last: (width // 2, width)})
 
 
-def _bounds(node: ir.Node, width: int) -> tuple[int, int] | None:
-    start, end, axes = (edit.ints(v) for v in node.inputs[1:4])
-    rank = len(edit.known_dims(node.outputs[0]))
-    if start is None or end is None or axes is None or axes[0] not in (-1, rank - 1):
-        return None
-    return start[0], min(end[0], width)
+def _on_last(concat: ir.Node) -> bool:
+    axis = concat.attributes.get("axis")
+    return axis is not None and axis.as_int() in (-1, len(edit.known_dims(concat.outputs[0])) - 1)
 
 
 def _rows(anchor: ir.Node, cos: ir.Value) -> ir.Value:

@@ -292,21 +292,28 @@ def _tokens(shape: Sequence[Dim]) -> list[Dim]:
     return [d for d in shape if d != 1]
 
 
-def _follow(before: Sequence[Dim], whole: _Headed, after: Sequence[Dim]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _follow(before: Sequence[Dim], whole: _Headed, after: Sequence[Dim]) -> tuple[tuple[int, ...], ...] | None:
     """The head axes of a reshaped value, when the reshape leaves every other dimension alone."""
     first, last = whole.axes[0], whole.axes[-1]
     if list(whole.axes) != list(range(first, last + 1)):
         return None
-    left, right = _tokens(before[:first]), _tokens(before[last + 1:])
-    count = math.prod(whole.sizes)
-    for i in range(len(after)):
-        for j in range(i + 1, len(after) + 1):
-            block = after[i:j]
-            if (all(isinstance(d, int) for d in block) and math.prod(_size(d) for d in block) == count
-                    and 1 not in (block[0], block[-1])
-                    and _tokens(after[:i]) == left and _tokens(after[j:]) == right):
-                return tuple(range(i, j)), tuple(_size(d) for d in block)
-    return None
+    start = _skip(after, _tokens(before[:first]))
+    end = len(after) - _skip(after[::-1], _tokens(before[last + 1:])[::-1])
+    sizes = [d for d in after[start:end] if isinstance(d, int)]
+    if len(sizes) != end - start or math.prod(sizes) != math.prod(whole.sizes):
+        return None
+    return tuple(range(start, end)), tuple(sizes)
+
+
+def _skip(shape: Sequence[Dim], tokens: Sequence[Dim]) -> int:
+    """How many leading dimensions of shape are these tokens, in order, and ones; all of it when they are not there."""
+    due = list(tokens)
+    for i, d in enumerate(shape):
+        if due and d == due[0]:
+            due.pop(0)
+        elif d != 1:
+            return len(shape) if due else i
+    return len(shape)
 
 
 def _merges(before: Sequence[Dim], whole: _Headed, after: Sequence[Dim]) -> bool:

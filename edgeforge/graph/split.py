@@ -1,7 +1,7 @@
 """Cuts a decoder into parts, by bytes: embedding | decoder parts | LM head.
 
-A graph can be cut where exactly one computed value is alive; graph inputs (mask, RoPE rows, cache) may be
-read on both sides. The plan follows from the weights' bytes and a limit a part, not from a table of models.
+A graph can be cut where exactly one computed value is alive; graph inputs (mask, RoPE rows, cache) and views
+of them may be read on both sides. The plan follows from the weights' bytes and a limit a part, not from a table of models.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
 from edgeforge.quantize.encodings import Table
+
+_VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "DequantizeLinear")
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,7 @@ def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut
         fresh = [v for v in node.inputs if v is not None and v.is_initializer() and v not in seen]
         seen.update(fresh)
         total += sum(_bytes(v, table) for v in fresh)
-        products += node.op_type in ("Conv", "Gemm", "MatMul") and any(v.shape is not None and len(v.shape) > 1
-                                                                      for v in fresh)
+        products += _is_product(node)
         caches += sum(v is not None and str(v.name).startswith("past_") and v.is_graph_input() for v in node.inputs)
         for value in node.inputs:
             if value in pending:
@@ -59,7 +62,7 @@ def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut
                 if not pending[value]:
                     del pending[value]
         for value in node.outputs:
-            if readers := len(list(value.uses())):
+            if (readers := len(list(value.uses()))) and not _is_view_of_input(value):
                 pending[value] = readers
         if len(pending) == 1:
             cuts.append(Cut(str(next(iter(pending)).name), total, products, caches))
@@ -74,7 +77,7 @@ def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
     """
     cuts = cut_points(graph, table)
     total = sum(_bytes(v, table) for v in graph.initializers.values() if v.uses())
-    products = cuts[-1].products if cuts else 0
+    products = sum(map(_is_product, graph))
     before = [c for c in cuts if c.products == 0]
     after = [c for c in cuts if c.products == products - 1 and c.caches == cuts[-1].caches]
     if not before or not after or products < 3:
@@ -82,13 +85,14 @@ def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
     first, last = before[-1], after[0]
     layers = _layer_ends(cuts, first, last)
     body = last.bytes - first.bytes
-    inner = _balanced(layers, first, last, math.ceil(body / limit))
-    ends = [first, *inner, last]
-    sizes = [b.bytes - a.bytes for a, b in zip([None, *ends], [*ends, None], strict=True) if a and b]
-    if sizes and max(sizes) > limit:
-        raise UnsupportedError(f"a decoder part needs {max(sizes):,} bytes of weights, the limit is {limit:,}",
-                               "raise `split.part_bytes`, or take fewer bits a weight")
-    return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
+    for parts in range(max(math.ceil(body / limit), 1), len(layers) + 2):
+        ends = [first, *_balanced(layers, first, last, parts), last]
+        sizes = [b.bytes - a.bytes for a, b in pairwise(ends)]
+        if max(sizes) <= limit:
+            return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
+    smallest = max(b.bytes - a.bytes for a, b in pairwise([first, *layers, last]))
+    raise UnsupportedError(f"one layer needs {smallest:,} bytes of weights, the limit a part is {limit:,}",
+                           "raise `split.part_bytes`, or take fewer bits a weight")
 
 
 def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
@@ -124,13 +128,43 @@ def extract(model: ir.Model, cuts: Sequence[str], outputs: Sequence[str]) -> lis
     for k in range(len(cuts) + 1):
         mine = [n for n in graph if homes[n] == k]
         made = {v.name for n in mine for v in n.outputs}
-        read = {v.name for n in mine for v in n.inputs if v is not None}
-        entering = [cuts[k - 1]] if k else []
-        entering += [str(v.name) for v in graph.inputs if v.name in read]
         leaving = [n for n in outputs if n in made] + ([cuts[k]] if k < len(cuts) else [])
+        entering = [cuts[k - 1]] if k else []
+        read = _read([values[n] for n in leaving], set(entering))
+        entering += [str(v.name) for v in graph.inputs if v in read]
         sub = ir.convenience.extract(graph, [values[n] for n in entering], [values[n] for n in leaving])
         parts.append(ir.Model(sub, ir_version=model.ir_version, metadata_props=dict(model.metadata_props)))
     return parts
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """What value is a view of."""
+    while (node := edit.producer(value, *_VIEWS)) is not None:
+        value = node.inputs[0]
+    return value
+
+
+def _is_view_of_input(value: ir.Value) -> bool:
+    """A part that reads it makes it itself."""
+    origin = _origin(value)
+    return origin is not None and (origin.is_graph_input() or origin.is_initializer())
+
+
+def _is_product(node: ir.Node) -> bool:
+    """A product with a weight matrix?"""
+    origin = _origin(node.inputs[1]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
+    return origin is not None and origin.is_initializer()
+
+
+def _read(values: Sequence[ir.Value], known: set[str]) -> set[ir.Value]:
+    """Everything that values are computed from, back to the values named in known."""
+    todo, found = list(values), set[ir.Value]()
+    while todo:
+        value = todo.pop()
+        node = value.producer() if value.name not in known and value not in found else None
+        found.add(value)
+        todo += [v for v in node.inputs if v is not None] if node is not None else []
+    return found
 
 
 def _homes(graph: ir.Graph, cuts: Sequence[str]) -> dict[ir.Node, int]:

@@ -1,6 +1,7 @@
 """Shapes that the exporter computes at run time, although it knew them: written as constants.
 
-Pre: shapes from the exporter. Post: no Shape, CastLike or computed Reshape/Expand target is left alive.
+Pre: shapes from the exporter. Post: no cast that keeps the type, no computed Reshape target of a known shape,
+no Slice whose bounds lie outside its dimension.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from edgeforge.graph import edit
 
 
 class StaticShapes(ir.passes.InPlacePass):
-    """Gives every Reshape a constant target (one -1 for a symbolic dimension), drops no-op casts and
-    the zero bias that the exporter adds to a convolution without one."""
+    """Gives every Reshape a constant target (one -1 for a symbolic dimension) and every Slice bounds inside its
+    dimension (the exporter's "to the end" is 2^63-1, which does not fit the 32 bits of some compilers); drops
+    no-op casts and the zero bias that the exporter computes for a convolution without one."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         changed = False
         for node in list(model.graph):
             if node.op_type == "Reshape" and edit.constant(node.inputs[1]) is None:
                 changed |= _constant_target(model.graph, node)
+            elif node.op_type == "Slice":
+                changed |= clamp(model.graph, node)
             elif node.op_type in ("Cast", "CastLike") and _keeps_type(node):
                 edit.replace(node.outputs[0], _input(node))
                 changed = True
-            elif node.op_type == "Conv" and len(node.inputs) == 3 and _is_zero(node.inputs[2]):
+            elif node.op_type == "Conv" and len(node.inputs) == 3 and _computed_zero(node.inputs[2]):
                 node.resize_inputs(2)
                 changed = True
         return ir.passes.PassResult(model, changed)
@@ -43,6 +47,22 @@ def _constant_target(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
+def clamp(graph: ir.Graph, node: ir.Node) -> bool:
+    """Writes a Slice's bounds as numbers from 0 to its dimension."""
+    bounds = edit.slice_bounds(node)
+    if bounds is None:
+        return False
+    wanted = [list(bounds), [b[0] for b in bounds.values()], [b[1] for b in bounds.values()]]
+    axes, starts, stops = wanted
+    now = [edit.ints(v) for v in node.inputs[1:4]]
+    if now == [starts, stops, axes] and len(node.inputs) == 4:
+        return False
+    node.resize_inputs(4)
+    for index, vector in enumerate((starts, stops, axes), 1):
+        node.replace_input_with(index, edit.int_vector(graph, vector))
+    return True
+
+
 def _input(node: ir.Node) -> ir.Value:
     value = node.inputs[0]
     if value is None:
@@ -51,13 +71,15 @@ def _input(node: ir.Node) -> ir.Value:
 
 
 def _keeps_type(node: ir.Node) -> bool:
-    source = _input(node)
-    return source.dtype is not None and source.dtype == node.outputs[0].dtype
+    source, out = _input(node), node.outputs[0]
+    return (source.dtype is not None and source.dtype == out.dtype and bool(out.uses())
+            and not out.is_graph_output())
 
 
-def _is_zero(value: ir.Value | None) -> bool:
-    """Follows Expand and CastLike back to a constant: is it all zero?"""
+def _computed_zero(value: ir.Value | None) -> bool:
+    """Expand or CastLike of a zero? A bias that is a parameter stays, whatever its values."""
+    start = value
     while value is not None and (node := edit.producer(value, "Expand", "CastLike", "Cast")) is not None:
         value = node.inputs[0]
     array = edit.constant(value)
-    return array is not None and not array.any()
+    return value is not start and array is not None and not array.any()

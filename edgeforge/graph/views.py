@@ -11,33 +11,33 @@ from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 from edgeforge.graph.edit import Dim
+from edgeforge.graph.requantize import is_requantize
 
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class CancelViews(ir.passes.InPlacePass):
-    """Runs to a fixed point. Pre: shapes are known."""
+    """Runs to a fixed point. Pre: shapes are known. A graph output keeps a node of its own."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = again = True
         changed = False
-        while again:
-            again = False
-            for node in list(model.graph):
-                if node.op_type in _RESHAPES:
-                    again |= _reshape(model.graph, node)
-                elif node.op_type == "Transpose":
-                    again |= _transpose(model.graph, node)
-                elif node.op_type == "Slice" and _takes_all(node):
-                    _bypass(node, _source(node))
-                    again = True
-                elif node.op_type == "Identity" and not node.metadata_props and not node.outputs[0].is_graph_output():
-                    _bypass(node, _source(node))
-                    again = True
-            if again:
-                changed = True
-                common.RemoveUnusedNodesPass()(model)
+        while sum(_visit(model.graph, node) for node in list(model.graph)):
+            changed = True
+            common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, changed)
+
+
+def _visit(graph: ir.Graph, node: ir.Node) -> bool:
+    out = node.outputs[0]
+    if not out.uses() and not out.is_graph_output():
+        return False
+    if node.op_type in _RESHAPES:
+        return _reshape(graph, node)
+    if node.op_type == "Transpose":
+        return _transpose(graph, node)
+    if _takes_all(node) or (node.op_type == "Identity" and not is_requantize(node)):
+        return _bypass(node, _source(node))
+    return False
 
 
 def _source(node: ir.Node) -> ir.Value:
@@ -48,15 +48,18 @@ def _source(node: ir.Node) -> ir.Value:
 
 
 def _takes_all(node: ir.Node) -> bool:
-    out = node.outputs[0]
-    return edit.dims(out) is not None and edit.dims(out) == edit.dims(_source(node)) and bool(out.uses())
+    return (node.op_type == "Slice" and edit.unit_steps(node)
+            and edit.known_dims(_source(node)) == edit.known_dims(node.outputs[0]))
 
 
-def _bypass(node: ir.Node, value: ir.Value) -> None:
+def _bypass(node: ir.Node, value: ir.Value) -> bool:
     """Readers of node read value."""
     out = node.outputs[0]
+    if out.is_graph_output():
+        return False
     edit.replace(out, value)
     _inherit(out, value)
+    return True
 
 
 def _inherit(gone: ir.Value, stays: ir.Value) -> None:
@@ -68,28 +71,24 @@ def _inherit(gone: ir.Value, stays: ir.Value) -> None:
 
 def _reshape(graph: ir.Graph, node: ir.Node) -> bool:
     out, source = node.outputs[0], _source(node)
-    if out.is_graph_output():
-        inner = edit.producer(source, *_RESHAPES)
-        return inner is not None and _retarget(graph, node, _source(inner))
     origin = source
     while (inner := edit.producer(origin, *_RESHAPES)) is not None:
         origin = _source(inner)
-    if edit.dims(origin) == edit.dims(out):
-        if not out.uses():
-            return False
-        between = source
-        _bypass(node, origin)
-        _inherit(between, origin)
+    if edit.dims(origin) == edit.dims(out) and _bypass(node, origin):
+        _inherit(source, origin)
         return True
-    return origin is not source and _retarget(graph, node, origin)
+    return origin is not source and _become_reshape(graph, node, origin)
 
 
-def _retarget(graph: ir.Graph, node: ir.Node, origin: ir.Value) -> bool:
-    """Makes node one Reshape from origin, when its target can be written as a constant."""
-    target = _target(edit.known_dims(node.outputs[0]))
+def _become_reshape(graph: ir.Graph, node: ir.Node, origin: ir.Value) -> bool:
+    """One Reshape from origin in place of node, when the target can be written as a constant."""
+    out = node.outputs[0]
+    shape = edit.known_dims(out)
+    target = _target(shape)
     if target is None:
         return False
-    _become_reshape(graph, node, origin, target)
+    edit.take_over(out, edit.node_before(node, "Reshape", [origin, edit.int_vector(graph, target)],
+                                         f"{out.name}/view", shape))
     return True
 
 
@@ -99,41 +98,19 @@ def _target(shape: list[Dim]) -> list[int] | None:
     return [d if isinstance(d, int) else -1 for d in shape]
 
 
-def _become_reshape(graph: ir.Graph, node: ir.Node, origin: ir.Value, target: list[int]) -> None:
-    out = node.outputs[0]
-    new = edit.node_before(node, "Reshape", [origin, edit.int_vector(graph, target)], f"{out.name}/view",
-                           edit.known_dims(out))
-    leaves = out.is_graph_output()
-    edit.take_over(out, new)
-    if leaves:
-        return
-    if node.outputs[0].uses():
-        raise ValueError(f"{node.name} is still read")
-
-
 def _transpose(graph: ir.Graph, node: ir.Node) -> bool:
-    out, source = node.outputs[0], _source(node)
-    if not out.uses() and not out.is_graph_output():
-        return False
-    order = perm(node)
+    source, order = _source(node), perm(node)
     inner = edit.producer(source, "Transpose")
     if inner is not None:
         order = [perm(inner)[axis] for axis in order]
         source = _source(inner)
         node.replace_input_with(0, source)
         node.attributes["perm"] = ir.AttrInt64s("perm", order)
-        if order != list(range(len(order))):
-            return True
-    if order == list(range(len(order))) and not out.is_graph_output():
-        _bypass(node, source)
-        return True
+    if order == list(range(len(order))):
+        return _bypass(node, source) or inner is not None
     shape = edit.known_dims(source)
     moved = [axis for axis in order if shape[axis] != 1]
-    target = _target(edit.known_dims(out))
-    if moved == sorted(moved) and target is not None:
-        _become_reshape(graph, node, source, target)
-        return True
-    return False
+    return (moved == sorted(moved) and _become_reshape(graph, node, source)) or inner is not None
 
 
 def perm(node: ir.Node) -> list[int]:

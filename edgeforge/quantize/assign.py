@@ -87,7 +87,7 @@ def _wider(seen: Range) -> Range:
 
 
 def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
-    """The range of x * cos or x * sin, at every position: that of x, both ways.
+    """The range of x * cos or x * sin at every position: that of x both ways, times the rows' amplitude.
 
     What was seen covers only calibration's positions, and a slow pair of channels turns further later on.
     """
@@ -97,10 +97,13 @@ def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
             continue
         for x, row in (node.inputs, reversed(node.inputs)):
             if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
-                low, high = _union([_origin(x)], ranges)
-                peak = max(-low, high)
+                peak = _peak(_union([_origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
                 return -peak, peak
     return None
+
+
+def _peak(seen: Range) -> float:
+    return max(-seen[0], seen[1])
 
 
 def _origin(value: ir.Value) -> ir.Value:

@@ -82,6 +82,7 @@ def rotate(model: ir.Model, direction: Matrix | None = None) -> int:
     width = edit.known_dims(gather.outputs[0])[-1]
     if not isinstance(width, int):
         raise UnsupportedError("the embedding's width is open")
+    _own_parameters(stream)
     q = toward(orthogonal(width), direction)
     for table in stream.tables:
         put(table, get(table) @ q)
@@ -138,6 +139,13 @@ def _walk(gather: ir.Node) -> _Stream:
                 seen.add(following)
                 todo.append(following)
     return stream
+
+
+def _own_parameters(stream: _Stream) -> None:
+    """Refuses before anything is changed."""
+    for node in [*stream.writers, *(n for n, _ in stream.readers)]:
+        for index in range(1, len(node.inputs)):
+            parameter(node, index)
 
 
 def _writer(value: ir.Value | None, add: ir.Node) -> ir.Node:

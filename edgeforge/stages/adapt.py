@@ -26,7 +26,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     tokenizer.save_pretrained(out / artifact.TOKENIZER)
     windows = text.evaluation_windows(tokenizer, build.context, build.recipe.gates.windows)
     model: Any = checkpoint.load_model(build.checkpoint)
-    decoder = shape.decoder(model.config, build.profile)
+    decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
     evaluate.save_reference(out / REFERENCE, windows, evaluate.hf_logits(model, windows), decoder.vocab)
     artifact.save_rope(out, *rope.tables(model, build.context))

@@ -15,6 +15,7 @@ from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
 from edgeforge.calibrate.observe import TappedExecutor
 from edgeforge.calibrate.statistics import Gram, Peaks
+from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import equalize, outliers, rotate
@@ -51,8 +52,15 @@ class _Seen:
         if "split_outliers" in wanted:
             kept |= outliers.watched(graph)
         self._kept = kept
-        self._stream = rotate.watched(graph) if "rotate" in wanted else []
         self._peaks, self._gram = Peaks(kept), Gram()
+        self._stream: list[str] = []
+        self.unrotated = ""
+        """why the stream cannot be rotated"""
+        if "rotate" in wanted:
+            try:
+                self._stream = rotate.watched(graph)
+            except UnsupportedError as error:
+                self.unrotated = error.message
 
     @property
     def peaks(self) -> dict[str, npt.NDArray[np.float32]]:
@@ -79,13 +87,17 @@ class _Seen:
 def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen) -> list[Check]:
     checks = []
     if "rotate" in wanted:
-        checks.append(Check("transform: rotated", rotate.rotate(model, seen.direction), "channels"))
+        width = 0 if seen.unrotated else rotate.rotate(model, seen.direction)
+        checks.append(Check("transform: rotated", width, "channels", note=_skip(seen.unrotated)))
     if "equalize_kv" in wanted:
-        skipped = equalize.equalize(model, decoder, seen.peaks)
-        note = "; ".join(sorted({f"skipped: {s.reason}" for s in skipped}))
-        done = 2 * decoder.layers - len(skipped)
-        checks.append(Check("transform: caches equalised", done, "caches", note=note))
+        left = equalize.equalize(model, decoder, seen.peaks)
+        note = _skip("; ".join(sorted({s.reason for s in left})))
+        checks.append(Check("transform: caches equalised", 2 * decoder.layers - len(left), "caches", note=note))
     if "split_outliers" in wanted:
         split = outliers.split(model, seen.peaks)
         checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))
     return checks
+
+
+def _skip(reason: str) -> str:
+    return f"skipped: {reason}" if reason else ""

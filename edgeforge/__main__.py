@@ -1,0 +1,5 @@
+"""python -m edgeforge"""
+
+from edgeforge.cli import main
+
+main()

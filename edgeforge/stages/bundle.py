@@ -1,0 +1,53 @@
+"""bundle: everything that runs the model, and the proof of what was measured, in one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from edgeforge_runtime.manifest import Manifest
+
+from edgeforge import artifact, gates
+from edgeforge.backends import backend
+from edgeforge.gates import Check
+from edgeforge.graph import store
+from edgeforge.report import html
+from edgeforge.report.record import Report, collect
+from edgeforge.stages import export
+from edgeforge.stages import split as split_stage
+from edgeforge.stages.build import Build
+
+REPORT = "report.json"
+
+
+def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    """Writes the bundle: manifest, CPU model, device files, encodings, vectors, report."""
+    source = sources["quantize"]
+    artifact.carry(source, out)
+    artifact.copy_model(source, out)
+    compiled = backend(build.chip.backend).bundle(build, sources["compile"], sources["split"], out)
+    manifest = Manifest.load(source)
+    dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=_stamps(sources)).save(out)
+    shutil.copyfile(sources["export"] / export.ENCODINGS, out / export.ENCODINGS)
+    shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
+    shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
+    report = collect(build, sources)
+    report.save(out / REPORT)
+    (out / "report.html").write_text(html.render(report), encoding="utf-8")
+    return _sizes(out, report)
+
+
+def _stamps(sources: dict[str, Path]) -> dict[str, str]:
+    """The cache key of every stage that the bundle was made from, and how slow the emulator was."""
+    keys = {f"stage.{name}": path.name for name, path in sources.items()}
+    slow = {c.name: f"{c.value:.0f} s" for c in gates.load(sources["compile"]) if ": emulator, " in c.name}
+    return keys | {name.replace("compile: ", ""): value for name, value in slow.items()}
+
+
+def _sizes(out: Path, report: Report) -> list[Check]:
+    total = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
+    model = (out / store.DATA).stat().st_size
+    return [Check("bundle: files", total / 2**20, "MiB"), Check("bundle: CPU model", model / 2**20, "MiB"),
+            Check("bundle: all stages", report.seconds, "s", note="bound for SmolLM2-135M on 2 cores: 900 s"),
+            Check("bundle: peak memory of the build", report.peak_mib / 1024, "GiB", note="bound: 6 GiB")]

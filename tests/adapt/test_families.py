@@ -1,0 +1,80 @@
+"""Every family x profile against HuggingFace's own logits, at every rung: adapted, optimized, heads apart, in parts.
+
+Through the runtime's loop: chunked prefill with a ragged last chunk, then single steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+
+from edgeforge.graph import sha
+from edgeforge.graph.optimize import optimize
+from edgeforge.quantize.encodings import Table
+from edgeforge.targets import HTP, PLAIN, PROFILES, Profile
+
+FLOOR = 90.0
+"""dB; float32 reorderings cost 110-130, a wrong graph is below 40"""
+FAST_PLAIN = {"llama", "llama-mqa", "qwen3", "phi3-partial", "gemma2"}
+
+
+def _cases() -> Iterator[object]:
+    for family in tiny.FAMILIES:
+        for profile in PROFILES.values():
+            slow = profile is PLAIN and family not in FAST_PLAIN
+            marks = [pytest.mark.slow] if slow else []
+            yield pytest.param(family, profile, id=f"{family}-{profile.name}", marks=marks)
+
+
+@pytest.mark.parametrize(("family", "profile"), _cases())
+def test_every_rung_computes_what_huggingface_computes(family: str, profile: Profile, tmp_path: Path) -> None:
+    made = tiny.adapt(tiny.model(family), profile)
+    assert min(tiny.decibels(tiny.write(tmp_path / "adapted", made, made.model), made.expected)) > FLOOR
+
+    graph = optimize(made.model, profile)
+    assert min(tiny.decibels(tiny.write(tmp_path / "optimized", made, graph), made.expected)) > FLOOR
+    assert [v.name for v in graph.graph.inputs] == made.decoder.input_names()
+    assert [v.name for v in graph.graph.outputs] == made.decoder.output_names()
+    tied = {"model.embed_tokens.weight"} if profile is PLAIN else set()
+    assert made.parameters - tied <= tiny.parameter_names(graph.graph)
+    whole = tiny.logits(tmp_path / "optimized", tiny.ids())
+
+    if profile.split_heads:
+        sha.split_heads(graph, Table())
+        heads = tiny.logits(tiny.write(tmp_path / "heads", made, graph), tiny.ids())
+        assert min(tiny.sqnr_db(a, b) for a, b in zip(whole, heads, strict=True)) > FLOOR
+        whole = heads
+
+    parts = tiny.write_parts(tmp_path / "parts", made, graph, _one_layer(graph))
+    assert parts == made.decoder.layers + 2
+    for a, b in zip(whole, tiny.logits(tmp_path / "parts", tiny.ids()), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _one_layer(graph: ir.Model) -> int:
+    """A limit that holds one layer, and not two."""
+    sizes = [v.const_value.nbytes for v in graph.graph.initializers.values()
+             if v.const_value is not None and str(v.name).startswith("model.layers.0.")]
+    return int(1.3 * sum(sizes))
+
+
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2"])
+def test_only_a_tied_embedding_goes_by_another_name(family: str) -> None:
+    """With MatMul, the tied table is one tensor in the graph and bears the head's name; with Conv1x1 it is two."""
+    for profile in (HTP, PLAIN):
+        made = tiny.adapt(tiny.model(family), profile)
+        lost = made.parameters - tiny.parameter_names(made.model.graph)
+        assert lost == ({"model.embed_tokens.weight"} if (family, profile) == ("llama-tied", PLAIN) else set())
+
+
+def test_a_longer_context_than_the_example_works(tmp_path: Path) -> None:
+    """Widths other than the exporter's example, chunks of 32 and a past far longer than 48."""
+    made = tiny.adapt(tiny.model("llama", max_position_embeddings=256), HTP, context=256, tokens=200)
+    graph = optimize(made.model, HTP)
+    folder = tiny.write(tmp_path / "long", made, graph, context=256, width=32)
+    assert min(tiny.decibels(folder, made.expected)) > FLOOR

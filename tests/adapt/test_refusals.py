@@ -1,0 +1,111 @@
+"""What adapt does not do it refuses by name: never a graph that silently computes something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import transformers
+
+from edgeforge.adapt import attention, export, rope, shape
+from edgeforge.adapt.decoder import DecoderGraph
+from edgeforge.errors import UnsupportedError
+from edgeforge.targets import HTP
+
+
+def _config(name: str, **changes: Any) -> Any:
+    return getattr(transformers, name)(**tiny._BASE | changes)
+
+
+@pytest.mark.parametrize(("config", "context", "named"), [
+    (lambda: _config("MistralConfig", sliding_window=16), 17, "sliding attention over 16 tokens, and the context is 17"),
+    (lambda: _config("Gemma2Config", sliding_window=16), 17, "sliding attention over 16"),
+    (lambda: _config("Qwen2Config", use_sliding_window=True, sliding_window=16, max_window_layers=0), 17, "over 16"),
+    (lambda: _config("Gemma3TextConfig"), 16, "by different tables (sliding_attention, full_attention)"),
+    (lambda: _config("Qwen3_5TextConfig", layer_types=["linear_attention", "full_attention"]), 16, "linear_attention"),
+    (lambda: _config("Lfm2Config", layer_types=["conv", "full_attention"]), 16, "layers of type conv"),
+    (lambda: _config("Qwen3MoeConfig"), 16, "a mixture of 128 experts"),
+    (lambda: _config("MixtralConfig"), 16, "a mixture of 8 experts"),
+    (lambda: _config("GPT2Config"), 16, "gpt2: config has no rope_parameters"),
+    (lambda: transformers.ViTConfig(num_attention_heads=2), 16, "vit: config has no rope_parameters"),
+    (lambda: transformers.ResNetConfig(), 16, "resnet: config has no num_attention_heads"),
+])
+def test_the_config_alone_is_enough_to_refuse(config: Any, context: int, named: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        shape.decoder(config(), HTP, context)
+    assert named in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+def test_a_window_as_long_as_the_context_is_no_window(family: str) -> None:
+    conf = tiny.config(family, sliding_window=16)
+    assert shape.decoder(conf, HTP, 16).layers == 2
+    with pytest.raises(UnsupportedError, match=r"target\.context to 16 or less"):
+        shape.decoder(conf, HTP, 17)
+
+
+def test_a_window_that_the_config_switches_off_is_ignored() -> None:
+    conf = _config("Qwen2Config", use_sliding_window=False, sliding_window=4)
+    assert shape.decoder(conf, HTP, 64).layers == 2
+
+
+def test_interleaved_tables_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="half-split"):
+        rope.tables(tiny.build(_config("CohereConfig")), 16)
+
+
+def test_layers_that_read_positions_beside_rope_are_refused() -> None:
+    """Ministral scales its queries by position; at position 0, where the graph is traced, one doesn't see it."""
+    conf = _config("Ministral3Config")
+    module = DecoderGraph(tiny.build(conf), HTP)
+    with pytest.raises(UnsupportedError, match="ministral3: its layers read token positions beside RoPE"):
+        export.export(module, shape.decoder(conf, HTP, 16))
+    assert module.position == 0
+
+
+def test_attention_with_arguments_it_would_ignore_is_refused() -> None:
+    """GptOss hands attention its sinks (s_aux)."""
+    attend = transformers.AttentionInterface()[attention.use(HTP)]
+    query, key = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 4, 3)
+    mask, value = torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3, 4)
+    with pytest.raises(UnsupportedError, match="also takes s_aux"):
+        attend(torch.nn.Module(), query, key, value, mask, scaling=1.0, s_aux=torch.zeros(2))
+    attend(torch.nn.Module(), query, key, value, mask, scaling=1.0, dropout=0.0, s_aux=None)
+
+
+def test_attention_without_the_graphs_mask_is_an_error() -> None:
+    attend = transformers.AttentionInterface()[attention.use(HTP)]
+    with pytest.raises(ValueError, match="mask input was not used"):
+        attend(torch.nn.Module(), *[torch.zeros(1, 1, 2, 2)] * 3, None, scaling=1.0)
+
+
+def test_layers_without_a_cache_of_their_own_are_refused() -> None:
+    model: Any = tiny.model("llama")
+    model.model.layers[1].self_attn.layer_idx = 0
+    decoder = shape.decoder(model.config, HTP, 16)
+    with pytest.raises(UnsupportedError, match="a cache of its own"):
+        DecoderGraph(model, HTP)(*decoder.example(2, 2))
+
+
+def test_what_torch_cannot_export_is_named_in_one_line() -> None:
+    model: Any = tiny.model("llama")
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum().item() > 0 else -x
+
+    model.model.layers[0].mlp.forward = forward
+    decoder = shape.decoder(model.config, HTP, 16)
+    with pytest.raises(UnsupportedError, match="torch could not export llama: .") as caught:
+        export.export(DecoderGraph(model, HTP), decoder)
+    assert "\n" not in caught.value.message
+    assert "\x1b" not in caught.value.message
+
+
+def test_a_model_without_rotary_module_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="no rotary embedding at model.rotary_emb"):
+        DecoderGraph(tiny.build(_config("GPT2Config")), HTP)
+    with pytest.raises(UnsupportedError, match="no float32 frequencies at model.rotary_emb"):
+        rope.tables(tiny.build(_config("GPT2Config")), 16)

@@ -1,0 +1,171 @@
+"""What a build does when something is wrong: says what, where and what to do, and leaves nothing half-made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_build import Built
+
+from edgeforge import pipeline, recipe
+from edgeforge.errors import CompilerError, EdgeForgeError, GateError
+from edgeforge.pipeline import Event
+
+BEFORE_QUANTIZE = ["adapt", "optimize", "transform", "calibrate"]
+
+
+def variant(built: Built, name: str, **changes: object) -> Path:
+    """The built recipe with other settings and another bundle, over the same cache."""
+    raw = yaml.safe_load(built.recipe.read_text())
+    raw["out"] = str(built.cache.parent / name)
+    for key, value in changes.items():
+        raw[key] = {**raw.get(key, {}), **value} if isinstance(value, dict) else value
+    path = built.recipe.parent / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def cli(*words: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgeforge", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def leftovers(built: Built) -> list[Path]:
+    return [p for p in built.cache.parent.rglob(".*-*") if p.is_dir()]
+
+
+def test_a_failed_gate_stops_the_build_with_code_3_and_keeps_what_came_before(built: Built) -> None:
+    path = variant(built, "gate", gates={"quantize_db": 500})
+    events: list[Event] = []
+    with pytest.raises(GateError, match=r"gate after quantize failed:\n  quantize: logits"):
+        pipeline.build(recipe.load(path), events.append)
+    assert [e.stage for e in events if e.kind == "cached"] == BEFORE_QUANTIZE
+    assert not (built.cache.parent / "gate").exists()
+    assert not leftovers(built)
+    again = cli("build", path)
+    assert again.returncode == 3
+    assert "Traceback" not in again.stderr
+
+
+def test_a_changed_quantize_key_reruns_from_quantize_only(built: Built) -> None:
+    path = variant(built, "embedding8", quantize={"embedding": 8}, compile={"timeout_s": 600}, gates={"quantize_db": 0})
+    events: list[Event] = []
+    pipeline.build(recipe.load(path), events.append)
+    assert [e.stage for e in events if e.kind == "cached"] == BEFORE_QUANTIZE
+    assert [e.stage for e in events if e.kind == "done"] == ["quantize", "export", "split", "compile", "bundle"]
+
+
+def test_a_compiler_that_hangs_is_stopped_and_named(built: Built) -> None:
+    path = variant(built, "hang", compile={"timeout_s": 0.2})
+    with pytest.raises(CompilerError, match=r"part_1_of_3.*did not finish") as caught:
+        pipeline.build(recipe.load(path), lambda event: None)
+    assert caught.value.exit_code == 1
+    log = built.cache / "failed" / "part_1_of_3_device" / "compile.log"
+    assert log.is_file()
+    assert str(log) in caught.value.hint or str(log).replace("_device", "_x86") in caught.value.hint
+    assert not (built.cache.parent / "hang").exists()
+    assert not leftovers(built)
+
+
+def test_truncated_weights_are_an_error_before_any_work(built: Built, checkpoint_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoint_folder, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    path = variant(built, "truncated", model=str(broken))
+    done = cli("build", path)
+    assert done.returncode == 1
+    assert "model.safetensors" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (built.cache.parent / "truncated").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"target": {"chip": "snapdragon-8-gen3"}}, "did you mean 'snapdragon-8-gen-3'"),
+        ({"target": {"prefil": 4}}, "did you mean 'prefill'"),
+        ({"quantize": {"kv": 7}}, "quantize.kv"),
+        ({"target": {"prefill": 256}}, "must be smaller than context"),
+    ],
+)
+def test_a_wrong_recipe_is_a_usage_error(built: Built, changes: dict[str, object], wanted: str) -> None:
+    done = cli("build", variant(built, "wrong", **changes))
+    assert done.returncode == 2
+    assert wanted in done.stderr.replace("\n", " ")
+
+
+def test_a_folder_that_no_build_made_is_never_replaced(built: Built) -> None:
+    path = variant(built, "precious")
+    precious = built.cache.parent / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    with pytest.raises(EdgeForgeError, match="not an EdgeForge bundle"):
+        pipeline.build(recipe.load(path), lambda event: None)
+    assert (precious / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_damaged_artifact_is_made_again(built: Built) -> None:
+    """The no-op path compares sizes: a file cut short is noticed and its stage rerun."""
+    victim = built.artifact("export") / "model.encodings"
+    victim.write_text(victim.read_text()[:100])
+    events: list[Event] = []
+    pipeline.build(recipe.load(built.recipe), events.append)
+    assert "export" in [e.stage for e in events if e.kind == "done"]
+
+
+def test_json_output_is_one_object_a_line(built: Built) -> None:
+    done = cli("build", built.recipe, "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert rows[-1] == {"event": "built", "out": str(built.bundle)}
+    assert {r["stage"] for r in rows[:-1]} == {s.name for s in pipeline.STAGES}
+
+
+def test_ctrl_c_leaves_nothing_behind(built: Built, tmp_path: Path) -> None:
+    path = variant(built, "stopped", out=str(tmp_path / "out" / "stopped"))
+    child = subprocess.Popen([sys.executable, "-m", "edgeforge", "build", str(path)], stderr=subprocess.PIPE, text=True)
+    cache = tmp_path / "out" / ".edgeforge"
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("*/.*-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "interrupted" in errors
+    assert not list((tmp_path / "out").rglob(".*-*"))
+    assert not (tmp_path / "out" / "stopped").exists()
+
+
+def test_a_killed_build_is_swept_up_by_the_next(built: Built) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    wreck = built.cache / "adapt" / f".deadbeef-{gone.pid}"
+    wreck.mkdir()
+    pipeline.build(recipe.load(variant(built, "swept", target={"context": 192})), lambda event: None)
+    assert not wreck.exists()
+
+
+def test_run_says_what_is_missing(tmp_path: Path) -> None:
+    done = cli("run", tmp_path, "Hello")
+    assert done.returncode == 1
+    assert "manifest.json" in done.stderr
+
+
+def test_run_answers(built: Built) -> None:
+    done = cli("run", built.bundle, "Hello", "--max-tokens", 4)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
+def test_run_refuses_a_prompt_that_does_not_fit(built: Built) -> None:
+    done = cli("run", built.bundle, "word " * 400)
+    assert done.returncode == 1
+    assert "256" in done.stderr
