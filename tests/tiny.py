@@ -26,7 +26,7 @@ from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.graph import bind, edit, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize.encodings import Table
-from edgeforge.targets import HTP, Profile
+from edgeforge.targets import Profile
 
 CONTEXT, WIDTH, TOKENS = 48, 8, 41
 """40 of the context's tokens: 25 in chunks of 8 (the last chunk is ragged), 16 one by one"""
