@@ -40,12 +40,17 @@ def split_heads(model: ir.Model, table: Table) -> Table:
     """Rewrites model in place; returns the table with the heads' encodings in place of the wholes'.
 
     Raises:
-        UnsupportedError: an op inside an attention mixes heads in a way this pass does not know.
+        UnsupportedError: an op inside an attention mixes heads in a way this pass does not know, or the heads
+            of an attention were not found.
     """
     work = _Splitter(model.graph, table)
     for node in list(model.graph):
         work.visit(node)
     ir.passes.Sequential(common.RemoveUnusedNodesPass(), CancelViews())(model)
+    for node in model.graph:
+        if _is_attention(node) and any(d != 1 for d in edit.known_dims(node.outputs[0])[:-2]):
+            raise UnsupportedError(f"{node.outputs[0].name}: attention over several heads is left",
+                                   "MHA -> SHA follows heads from Reshape [.., n*d] -> [.., n, d]")
     return work.finish()
 
 
@@ -281,11 +286,22 @@ def _births(node: ir.Node) -> bool:
 
 def _reaches_product(value: ir.Value, depth: int = 12) -> bool:
     for use in value.uses():
-        if use.node.op_type == "MatMul" and not any(v is not None and v.is_initializer() for v in use.node.inputs):
+        if _is_attention(use.node):
             return True
         if depth and use.node.op_type != "Conv" and _reaches_product(use.node.outputs[0], depth - 1):
             return True
     return False
+
+
+def _is_attention(node: ir.Node) -> bool:
+    """A product of two activations?"""
+    return node.op_type == "MatMul" and not any(v is not None and _is_constant(v) for v in node.inputs)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    turn = edit.producer(value, "Transpose")
+    origin = turn.inputs[0] if turn is not None else value
+    return origin is not None and origin.is_initializer()
 
 
 def _tokens(shape: Sequence[Dim]) -> list[Dim]:

@@ -102,5 +102,5 @@ def test_a_folder_that_renames_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         return ir.to_proto(model), True
 
     monkeypatch.setattr(fold.onnxsim, "simplify", rename)
-    with pytest.raises(EdgeForgeError, match="renamed values: .'other'"):
+    with pytest.raises(EdgeForgeError, match="renamed values: "):
         fold.fold(_norms(8))
