@@ -11,6 +11,9 @@ import onnx_ir as ir
 
 Dim = int | str
 
+AR, PAST = "ar", "past"
+"""names of the symbolic dimensions: new tokens, cached tokens"""
+
 
 def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The array behind an initializer, or None."""

@@ -16,11 +16,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.graph.edit import Dim
 from edgeforge.graph.views import CancelViews, perm
-from edgeforge.quantize.encodings import Table
 
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Neg", "Sigmoid", "Tanh", "Softmax", "RMSNormalization", "MatMul",
               "Slice", "Identity", "Concat"}

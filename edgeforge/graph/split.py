@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize.encodings import Table
 
 _VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "DequantizeLinear")
 

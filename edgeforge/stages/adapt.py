@@ -12,10 +12,10 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, checkpoint, evaluate
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
+from edgeforge.build import Build
 from edgeforge.calibrate import text
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.stages.build import Build
 
 REFERENCE = "reference"
 

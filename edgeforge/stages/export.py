@@ -10,12 +10,12 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import __version__, artifact, evaluate
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.export import aimet, record
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import adapt
-from edgeforge.stages.build import Build
 
 ENCODINGS, VECTORS = "model.encodings", "vectors"
 STEPS = 3

@@ -16,14 +16,14 @@ from edgeforge_runtime.executors.cpu import exact_options
 from edgeforge_runtime.manifest import IDS, Graph, Manifest, Part, Target, Tensor
 
 from edgeforge import artifact
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.export import record
 from edgeforge.gates import Check
 from edgeforge.graph import bind, edit, sha, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
-from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import export
-from edgeforge.stages.build import Build
 
 PARTS, VECTORS = "parts", "vectors"
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 import tiny
 
+from edgeforge.encodings import Table
 from edgeforge.graph import sha
 from edgeforge.graph.optimize import optimize
-from edgeforge.quantize.encodings import Table
 from edgeforge.targets import HTP, PLAIN, PROFILES, Profile
 
 FLOOR = 90.0

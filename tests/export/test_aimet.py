@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeforge import encodings
+from edgeforge.encodings import Encoding, Table
 from edgeforge.export import aimet
-from edgeforge.quantize import encodings
-from edgeforge.quantize.encodings import Encoding, Table
 
 
 def _print(folder: Path, entries: dict[str, Encoding], parameters: list[str]) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 import tiny
 
+from edgeforge.encodings import Table
 from edgeforge.graph import edit, sha
 from edgeforge.graph.bind import bind
 from edgeforge.graph.optimize import optimize
 from edgeforge.graph.requantize import is_requantize
-from edgeforge.quantize.encodings import Table
 from edgeforge.targets import HTP, PLAIN, PROFILES, Profile
 
 FAMILIES = ["qwen2", "gemma2"]

@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeforge import encodings
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit, sha
-from edgeforge.quantize import encodings
-from edgeforge.quantize.encodings import Table
 
 KV, GROUP, D, WIDTH = 2, 2, 4, 8
 """2 key heads, 4 query heads of 4, hidden 8"""

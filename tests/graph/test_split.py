@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeforge import encodings
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import split
-from edgeforge.quantize import encodings
-from edgeforge.quantize.encodings import Table
 
 HIDDEN, VOCAB = 8, 32
 LAYER = """
