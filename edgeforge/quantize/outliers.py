@@ -62,7 +62,7 @@ def split(model: ir.Model, peaks: Mapping[str, npt.NDArray[np.floating]]) -> lis
 def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
     """Copies of each channel, or None when no channel is massive."""
     ranked = np.argsort(-peaks, kind="stable")
-    target = _TARGET * peaks[ranked[len(peaks) // 100]]
+    target = _TARGET * peaks[ranked[len(peaks) // 100 + 1]]
     if target <= 0 or peaks.max() < _WORTH * target:
         return None
     copies: npt.NDArray[np.int64] = np.maximum(np.ceil(peaks / target), 1).astype(np.int64)
