@@ -66,9 +66,10 @@ def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
     if target <= 0 or peaks.max() < _WORTH * target:
         return None
     copies: npt.NDArray[np.int64] = np.maximum(np.ceil(peaks / target), 1).astype(np.int64)
-    # What fills up the last vector goes to the next in rank, in two halves.
-    small = [i for i in ranked if copies[i] == 1]
-    copies[small[:-(int(copies.sum()) - len(peaks)) % _ALIGN]] = 2
+    # What fills up the last vector goes to the next in rank, in halves (or thirds, when there are too few).
+    rest = [i for i in ranked if copies[i] == 1]
+    for k in range(-(int(copies.sum()) - len(peaks)) % _ALIGN):
+        copies[rest[k % len(rest)]] += 1
     return copies
 
 

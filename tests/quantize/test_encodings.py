@@ -45,7 +45,8 @@ def test_a_symmetric_grid_has_its_zero_in_the_middle_and_its_peak_on_the_grid(pe
     signed = encodings.per_tensor(-peak, peak / 3, bits, signed=True)
     assert int(unsigned.zero_point) == 1 << (bits - 1)
     assert int(signed.zero_point) == 0
-    assert unsigned.symmetric and signed.symmetric
+    assert unsigned.symmetric
+    assert signed.symmetric
     assert unsigned.scale == signed.scale
     assert float(unsigned.dequantize(unsigned.quantize(np.array(-peak)))) == pytest.approx(-peak, rel=1e-5)
 

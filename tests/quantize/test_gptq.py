@@ -29,7 +29,7 @@ def loss(w: Array, v: Array, gram: Array) -> float:
 def rounded(w: npt.NDArray[np.float32], grid: Encoding, gram: Array) -> npt.NDArray[np.float32]:
     codes = gptq.codes(w, grid.scale, grid.low, grid.high, gptq.Factor(gram))
     assert (codes == np.rint(codes)).all()
-    assert codes.min() >= grid.low and codes.max() <= grid.high
+    assert grid.low <= codes.min() <= codes.max() <= grid.high
     return codes * grid.scale[:, None]
 
 
