@@ -62,13 +62,14 @@ def split(model: ir.Model, peaks: Mapping[str, npt.NDArray[np.floating]]) -> lis
 def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
     """Copies of each channel, or None when no channel is massive."""
     ranked = np.argsort(-peaks, kind="stable")
-    target = _TARGET * peaks[ranked[len(peaks) // 100]]
+    target = _TARGET * peaks[ranked[len(peaks) // 100 + 1]]
     if target <= 0 or peaks.max() < _WORTH * target:
         return None
     copies: npt.NDArray[np.int64] = np.maximum(np.ceil(peaks / target), 1).astype(np.int64)
-    # What fills up the last vector goes to the next in rank, in two halves.
-    small = [i for i in ranked if copies[i] == 1]
-    copies[small[:-(int(copies.sum()) - len(peaks)) % _ALIGN]] = 2
+    # What fills up the last vector goes to the next in rank, in halves (or thirds, when there are too few).
+    rest = [i for i in ranked if copies[i] == 1]
+    for k in range(-(int(copies.sum()) - len(peaks)) % _ALIGN):
+        copies[rest[k % len(rest)]] += 1
     return copies
 
 
