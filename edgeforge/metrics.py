@@ -100,16 +100,16 @@ class LogitMeter:
         db, row = worst_row_sqnr_db(ref, act)
         if db < self._worst[0]:
             self._worst = (db, self._rows + row)
-        broken = ~np.isfinite(act).all(-1, keepdims=True)
+        broken = np.logical_not(np.isfinite(act)).any(-1)
         lost = math.inf if broken.any() else 0.0
-        act = np.where(broken, 0.0, act)
+        act = np.where(broken[:, None], 0.0, act)
         p, q = log_softmax(ref), log_softmax(act)
         centred_ref, centred_act = ref - ref.mean(-1, keepdims=True), act - act.mean(-1, keepdims=True)
         n, rows = len(targets), np.arange(len(targets))
         self._sums += [
             np.square(ref).sum(), np.square(ref - act).sum() + lost,
             np.square(centred_ref).sum(), np.square(centred_ref - centred_act).sum() + lost,
-            (np.exp(p) * (p - q)).sum() + lost, ((ref.argmax(-1) != act.argmax(-1)) | broken[:, 0]).sum(),
+            (np.exp(p) * (p - q)).sum() + lost, ((ref.argmax(-1) != act.argmax(-1)) | broken).sum(),
             -p[rows, targets].sum() if n else 0.0, (-q[rows, targets].sum() if n else 0.0) + lost,
         ]
         self._rows += len(ref)

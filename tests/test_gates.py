@@ -40,7 +40,8 @@ def test_require_is_silent_when_all_pass() -> None:
 
 
 def test_saved_verdicts_come_back_with_their_infinities(tmp_path: Path) -> None:
-    checks = [Check("a", math.inf, "dB", 60.0, note="n"), Check("b", -math.inf, "dB"), Check("c", 0.1, "x", 1, "at most")]
+    checks = [Check("a", math.inf, "dB", 60.0, note="n"), Check("b", -math.inf, "dB"),
+              Check("c", 0.1, "x", 1, "at most")]
     gates.save(tmp_path, checks)
     assert gates.load(tmp_path) == checks
     text = (tmp_path / gates.FILE).read_text()
