@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import tiny
+import torch
 
 from edgeforge.graph import sha
 from edgeforge.graph.optimize import optimize
@@ -80,3 +81,22 @@ def test_a_longer_context_than_the_example_works(tmp_path: Path) -> None:
     graph = optimize(made.model, HTP)
     folder = tiny.write(tmp_path / "long", made, graph, context=256, width=32)
     assert min(tiny.decibels(folder, made.expected)) > FLOOR
+
+
+@pytest.mark.slow
+def test_large_key_biases_arrive(tmp_path: Path) -> None:
+    """Qwen2's keys have biases of 8 and more; dropped, nothing of the output is left."""
+    made, without = (tiny.adapt(_with_key_bias(size), HTP) for size in (8.0, 0.0))
+    assert tiny.sqnr_db(made.expected, without.expected) < 20
+    graph = optimize(made.model, HTP)
+    sha.split_heads(graph, Table())
+    assert min(tiny.decibels(tiny.write(tmp_path, made, graph), made.expected)) > FLOOR
+
+
+def _with_key_bias(size: float) -> torch.nn.Module:
+    model = tiny.model("qwen2")
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if name.endswith("k_proj.bias"):
+            parameter.data = size * torch.sign(torch.randn(parameter.shape, generator=generator))
+    return model
