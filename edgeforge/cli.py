@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -55,8 +56,21 @@ def run(
     """Answers a prompt with the quantized model, streamed."""
     from edgeforge_runtime.__main__ import main as answer
 
+    if on == "htp":
+        _warn_of_emulator(bundle)
     words = [str(bundle), "--on", on, "--max-tokens", str(max_tokens), "--temperature", str(temperature)]
     raise typer.Exit(answer([*words, *(["--raw"] if raw else []), "--", prompt]))
+
+
+def _warn_of_emulator(bundle: Path) -> None:
+    """Says how slow it will be, from the build's own measurement."""
+    from edgeforge_runtime.errors import ManifestError
+    from edgeforge_runtime.manifest import Manifest
+
+    with contextlib.suppress(ManifestError):  # the runtime reports a bad bundle itself
+        stamps = Manifest.load(bundle).stamps
+        times = "; ".join(f"{k.removeprefix('emulator, ')}: {v}" for k, v in stamps.items() if k.startswith("emulator"))
+        _err.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({times})[/dim]", highlight=False)
 
 
 class _Screen:
@@ -71,7 +85,8 @@ class _Screen:
             self._status.start()
             return
         self._status.stop()
-        state = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s"
+        cost = f"{event.seconds:.1f} s, {event.peak_mib} MiB"
+        state = "cached" if event.kind == "cached" else cost
         _out.print(f"[bold]{event.stage:10}[/bold] [dim]{state}[/dim]")
         if event.kind == "done":
             for check in event.checks:
@@ -89,7 +104,7 @@ def _render(check: Check) -> str:
 def _tell_json(event: pipeline.Event) -> None:
     if event.kind != "step":
         _line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2),
-               "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
+               "peak_mib": event.peak_mib, "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
 
 
 def _plain(check: Check) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +23,9 @@ from typing import Any, Literal
 import psutil
 
 from edgeforge import __version__, checkpoint, gates, targets
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
+from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
 from edgeforge.stages.build import Build
 
@@ -85,6 +85,7 @@ class Event:
     kind: Literal["cached", "started", "step", "done"]
     text: str = ""
     seconds: float = 0.0
+    peak_mib: int = 0
     checks: tuple[Check, ...] = ()
 
 
@@ -97,7 +98,6 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
     found = checkpoint.open_checkpoint(recipe.model)
     chip = targets.chip(recipe.target.chip)
     workers = threads or psutil.cpu_count(logical=False) or 1
-    cache = recipe.out.parent / ".edgeforge"
     _guard(recipe.out)
     artifacts: dict[str, Path] = {}
     keys: dict[str, str] = {}
@@ -107,10 +107,11 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
 
         job = Build(recipe, found, chip, workers, say)
         keys[stage.name] = _key(stage, job, keys)
-        place = recipe.out if stage.name == "bundle" else cache / stage.name / keys[stage.name][:20]
+        place = recipe.out if stage.name == "bundle" else job.cache / stage.name / keys[stage.name][:20]
         if _done(place, keys[stage.name]):
             stamp = json.loads((place / STAMP).read_text(encoding="utf-8"))
-            tell(Event(stage.name, "cached", seconds=stamp["seconds"], checks=tuple(gates.load(place))))
+            tell(Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"],
+                       checks=tuple(gates.load(place))))
         else:
             _run(stage, job, artifacts, place, keys[stage.name], tell)
         artifacts[stage.name] = place
@@ -122,18 +123,15 @@ def _run(stage: Stage, job: Build, artifacts: dict[str, Path], place: Path, key:
     tell(Event(stage.name, "started"))
     begun = time.perf_counter()
     with _whole(place) as out:
-        checks = stage.run(job, {name: artifacts[name] for name in stage.needs}, out)
-        gates.require(stage.name, checks, f"the stages before it are cached; see `gates` and `{stage.name}` in the recipe")
+        with TreePeak() as peak:
+            checks = stage.run(job, {name: artifacts[name] for name in stage.needs}, out)
+        gates.require(stage.name, checks, f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe")
         seconds = time.perf_counter() - begun
         gates.save(out, checks)
-        (out / STAMP).write_text(json.dumps(_stamp(stage, key, seconds, out), indent=1) + "\n", encoding="utf-8")
-    tell(Event(stage.name, "done", seconds=seconds, checks=tuple(checks)))
-
-
-def _stamp(stage: Stage, key: str, seconds: float, out: Path) -> dict[str, Any]:
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return {"stage": stage.name, "key": key, "seconds": round(seconds, 2), "peak_rss_mib": peak // 1024,
-            "edgeforge": __version__, "tools": _versions(stage), "files": _sizes(out)}
+        stamp = {"stage": stage.name, "key": key, "seconds": round(seconds, 2), "peak_rss_mib": peak.mib,
+                 "edgeforge": __version__, "tools": _versions(stage), "files": _sizes(out)}
+        (out / STAMP).write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
+    tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -167,7 +165,7 @@ def _text(recipe: Recipe) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     except OSError as error:
-        raise EdgeForgeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
+        raise RecipeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
 
 
 def _code(stage: Stage) -> str:

@@ -43,21 +43,29 @@ class Target(_Section):
 
 
 class Calibrate(_Section):
-    """The text that ranges come from: `windows` stretches of `tokens` tokens, from a file or the built-in mix."""
+    """The text that statistics come from: `windows` of `tokens` tokens, of a file or the built-in mix."""
 
     text: Path | None = None
-    windows: int = Field(16, ge=1, le=4096)
-    tokens: int = Field(512, ge=8, le=32768)
+    windows: int = Field(default=16, ge=1, le=4096)
+    tokens: int = Field(default=512, ge=8, le=32768)
 
 
 class Quantize(_Section):
-    """Bits by role, and the exact rewrites that come first (see stages/transform.py)."""
+    """Bits by role, how weights are rounded, and the exact rewrites that come first.
+
+    rounding: `gptq` lets later channels mend the errors of earlier ones (quantize/gptq.py).
+    transforms: `rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill
+    its tensor's grid, `split_outliers` writes an MLP's massive channel as several small ones. They are
+    applied in this order, whatever the order here.
+    """
 
     weights: Literal[4, 8, 16] = 8
     activations: Literal[16] = 16
     kv: Literal[8, 16] = 8
     embedding: Literal[8, 16] = 16
-    transforms: tuple[Literal["rotate"], ...] = ("rotate",)
+    rounding: Literal["gptq", "nearest"] = "gptq"
+    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
+        "rotate", "equalize_kv", "split_outliers")
 
 
 class Split(_Section):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from edgeforge_runtime.manifest import Manifest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tiny_checkpoint
+from tiny_build import Built
+
 from edgeforge import pipeline, recipe
 from edgeforge.pipeline import Event
 
@@ -20,21 +20,8 @@ model: {model}
 out: {out}
 target: {{chip: snapdragon-8-gen-3, context: 256, prefill: 32}}
 calibrate: {{windows: 8, tokens: 128}}
+gates: {{quantize_db: 25}}
 """
-
-
-@dataclass(frozen=True)
-class Built:
-    """A finished build: its bundle, the cache beside it, its recipe file, and what it told."""
-
-    bundle: Path
-    cache: Path
-    recipe: Path
-    events: tuple[Event, ...]
-
-    def artifact(self, stage: str) -> Path:
-        """The artifact that the bundle was made from."""
-        return self.cache / stage / Manifest.load(self.bundle).stamps[f"stage.{stage}"]
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Built
 from edgeforge_runtime import contract
 from edgeforge_runtime.manifest import LOGITS, Manifest
 from edgeforge_runtime.session import Session
 from edgeforge_runtime.text import TextCodec
+from tiny_build import Built
 
 from edgeforge import gates
 from edgeforge.backends.qnn.binary import read_binaries

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Built
+from tiny_build import Built
 
 from edgeforge import pipeline, recipe
 from edgeforge.errors import CompilerError, EdgeForgeError, GateError
@@ -67,6 +67,9 @@ def test_a_compiler_that_hangs_is_stopped_and_named(built: Built) -> None:
     with pytest.raises(CompilerError, match=r"part_1_of_3.*did not finish") as caught:
         pipeline.build(recipe.load(path), lambda event: None)
     assert caught.value.exit_code == 1
+    log = built.cache / "failed" / "part_1_of_3_device" / "compile.log"
+    assert log.is_file()
+    assert str(log) in caught.value.hint or str(log).replace("_device", "_x86") in caught.value.hint
     assert not (built.cache.parent / "hang").exists()
     assert not leftovers(built)
 

@@ -1,8 +1,12 @@
-"""Ranges of every activation, by reductions inside the graph: only two floats a value leave it."""
+"""What a float model holds on text: ranges of every activation, and chosen values for whoever asks.
+
+Ranges are reductions inside the graph: only two floats a value leave it. A tapped value leaves whole.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ _LOWS, _HIGHS = "edgeforge.lows", "edgeforge.highs"
 
 
 def sources(graph: ir.Graph) -> list[ir.Value]:
-    """The values to watch: activations that no move only passes on, so every other range follows from them."""
+    """The values to watch: activations that a move does not only pass on; all other ranges follow."""
     found: list[ir.Value] = []
     fixed = _from_constants(graph)
     for value in roles.values(graph):
@@ -47,7 +51,8 @@ def instrument(model: ir.Model) -> list[str]:
     for label, op in ((_LOWS, "ReduceMin"), (_HIGHS, "ReduceMax")):
         parts: list[ir.Value] = []
         for value in watched:
-            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
+            kind = ir.TensorType(ir.DataType.FLOAT)
+            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=kind)
             graph.append(ir.Node("", op, [value], attributes=[ir.AttrInt64("keepdims", 0)], outputs=[out]))
             row = ir.Value(name=f"{value.name}/{op}/row", shape=ir.Shape([1]), type=out.type)
             graph.append(ir.Node("", "Reshape", [out, axis], outputs=[row]))
@@ -69,31 +74,47 @@ class Ranges:
         self.seen[name] = (min(old[0], low), max(old[1], high))
 
 
-class ObservingExecutor:
-    """Runs the instrumented graph in the decode loop's place and keeps the ranges.
+See = Callable[[str, npt.NDArray[np.float32]], None]
+"""takes a tapped value's name and what it held in one graph call"""
 
-    Cache bins: |cache entry| histograms per past_*_out, so that the 8-bit cache grid may clip.
-    """
 
-    BINS = 2048
+class TappedExecutor:
+    """Runs a float graph in the decode loop's place and shows chosen values of every call."""
 
-    def __init__(self, model: ir.Model, folder: Path, threads: int) -> None:
-        """Writes the instrumented graph into folder (an existing, empty one)."""
-        self._names = instrument(model)
+    def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
+        """Writes the graph, with taps among its outputs, into folder (an existing, empty one)."""
+        self._see = see
+        self._taps = set(taps)
+        leaving = {str(v.name) for v in model.graph.outputs}
+        model.graph.outputs.extend(v for v in roles.values(model.graph) if v.name in self._taps - leaving)
         path = store.save(model, folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        options.log_severity_level = 3
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._outputs = [o.name for o in self._session.get_outputs()]
-        self.ranges = Ranges()
-        self.cache: dict[str, npt.NDArray[np.float32]] = {}
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         made: dict[str, Any] = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
-        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
-        for name, low, high in zip(self._names, lows, highs, strict=True):
-            self.ranges.widen(name, float(low), float(high))
+        for name in self._taps:
+            self._see(name, made[name])
         return made
 
     def close(self) -> None:
         del self._session
+
+
+class ObservingExecutor(TappedExecutor):
+    """A tapped graph that also keeps the range of every activation."""
+
+    def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
+        self._names = instrument(model)
+        super().__init__(model, taps, see, folder, threads)
+        self.ranges = Ranges()
+
+    def run(self, graph: Graph, feeds: Arrays) -> Arrays:
+        made = super().run(graph, feeds)
+        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
+        for name, low, high in zip(self._names, lows, highs, strict=True):
+            self.ranges.widen(name, float(low), float(high))
+        return made

@@ -7,6 +7,7 @@ from onnx_ir.passes import common
 
 from edgeforge.graph import legal
 from edgeforge.graph.chunk import SliceChunks
+from edgeforge.graph.empty import DropEmpty
 from edgeforge.graph.fold import fold, lift_constants
 from edgeforge.graph.norm import FuseRMSNorm
 from edgeforge.graph.offset import FoldOffset
@@ -31,7 +32,8 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     StaticShapes()(model)
     dead(model)
     model = fold(model)
-    passes: list[ir.passes.InPlacePass] = [StaticShapes(), SliceChunks(), FoldOffset(), FuseRMSNorm(), FuseRope()]
+    passes: list[ir.passes.InPlacePass] = [StaticShapes(), DropEmpty(), SliceChunks(), FoldOffset()]
+    passes += [FuseRMSNorm(), FuseRope()]
     if profile.linear == "conv1x1":
         passes.append(SplitFused())
     passes.append(FoldScale())

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
-from edgeforge_runtime.manifest import past_layer
+from edgeforge_runtime.manifest import COS, SIN, past_layer
 
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import encodings, roles
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.quantize.encodings import Encoding, Table, reals
 
 Range = tuple[float, float]
+
+_ROPE_ROWS = (COS, SIN)
+
+HEADROOM = 1.2
+"""observed ranges grow by this. Text never seen goes further than text seen: with ranges of 4k tokens and no
+headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 28, for 0.3 dB of the mean"""
 
 
 @dataclass(frozen=True)
@@ -50,23 +55,62 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         for value, axis in axes.items():
             array = edit.constant(value)
             if axis is not None and array is not None:
-                table.set(str(value.name), encodings.per_channel(array, axis, grids.weights))
+                table.set(str(value.name), encodings.per_channel(reals(array), axis, grids.weights))
         return
     if constants and all(roles.is_bias(v) for v in constants):
         return
-    encoding = _grid(group, _union(group, ranges), grids)
+    encoding = _grid(group, ranges, grids)
     for value in group:
         table.set(str(value.name), encoding)
 
 
-def _grid(group: list[ir.Value], seen: Range, grids: Grids) -> Encoding:
-    if any(v.is_graph_input() and past_layer(str(v.name)) for v in group):
-        return encodings.per_tensor(*seen, grids.kv, symmetric=True)
-    if any(v.is_initializer() and any(u.node.op_type == "Gather" for u in v.uses()) for v in group):
-        return encodings.per_tensor(*seen, grids.embedding)
-    if any((node := v.producer()) is not None and node.op_type == "Softmax" for v in group):
-        return encodings.per_tensor(0.0, 1.0, grids.activations)
+def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> Encoding:
+    if any(v.is_initializer() for v in group):
+        gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
+        bits = grids.embedding if gathered else grids.activations
+        return encodings.per_tensor(*_union(group, ranges), bits)
+    inputs = [str(v.name) for v in group if v.is_graph_input()]
+    if any(past_layer(name) for name in inputs):
+        return encodings.per_tensor(*_wider(_union(group, ranges)), grids.kv, symmetric=True)
+    makers = {node.op_type for v in group if (node := v.producer()) is not None}
+    if inputs:
+        seen = _union(group, ranges)
+    elif makers & {"Softmax", "Sigmoid"}:
+        seen = (0.0, 1.0)
+    else:
+        seen = _wider(_turned(group, ranges) or _union(group, ranges))
     return encodings.per_tensor(*seen, grids.activations)
+
+
+def _wider(seen: Range) -> Range:
+    return seen[0] * HEADROOM, seen[1] * HEADROOM
+
+
+def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
+    """The range of x * cos or x * sin at every position: that of x both ways, times the rows' amplitude.
+
+    What was seen covers only calibration's positions, and a slow pair of channels turns further later on.
+    """
+    for value in group:
+        node = value.producer()
+        if node is None or node.op_type != "Mul":
+            continue
+        for x, row in (node.inputs, reversed(node.inputs)):
+            if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
+                peak = _peak(_union([_origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
+                return -peak, peak
+    return None
+
+
+def _peak(seen: Range) -> float:
+    return max(-seen[0], seen[1])
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The value that moves have made value from."""
+    while (node := value.producer()) is not None and roles.moves(node) and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
 
 
 def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
@@ -74,10 +118,9 @@ def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
     for value in group:
         array = edit.constant(value)
         if array is not None:
-            reals = array.astype(np.float32)
-            found.append((float(reals.min()), float(reals.max())))
-        elif value.name in ranges:
-            found.append(ranges[value.name])
+            found.append((float(reals(array).min()), float(reals(array).max())))
+        elif str(value.name) in ranges:
+            found.append(ranges[str(value.name)])
     if not found:
         raise EdgeForgeError(f"{group[0].name} was never observed in calibration",
                              "the graph and its ranges belong to different builds")

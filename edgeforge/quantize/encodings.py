@@ -73,7 +73,8 @@ class Encoding:
         """Codes of a real array: round half to even, clip to the grid."""
         scale, zero = self._grid(array.shape)
         codes = np.rint(np.asarray(array, np.float32) / scale) + zero
-        return np.clip(codes, self.low, self.high).astype(np.int64)
+        clipped: Ints = np.clip(codes, self.low, self.high).astype(np.int64)
+        return clipped
 
     def dequantize(self, codes: npt.NDArray[np.integer]) -> Floats:
         """Reals of a code array, in float32 as onnxruntime computes them."""
@@ -116,11 +117,16 @@ def per_tensor(low: float, high: float, bits: int, symmetric: bool = False, sign
 
 
 def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int) -> Encoding:
-    """Signed symmetric min-max grid per slice along axis; an all-zero or tiny slice keeps a positive scale."""
+    """Signed symmetric min-max grid per slice along axis; a zero or tiny slice keeps a positive scale."""
     others = tuple(a for a in range(weight.ndim) if a != axis)
     peak = np.abs(weight).max(others)
     scale = np.maximum(peak / ((1 << (bits - 1)) - 1), _FLOOR).astype(np.float32)
     return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis)
+
+
+def reals(array: npt.NDArray[Any]) -> Floats:
+    """An ONNX constant (float, half or bfloat16) as float32."""
+    return array.astype(np.float32)
 
 
 class Table(Mapping[str, Encoding]):
@@ -142,7 +148,8 @@ class Table(Mapping[str, Encoding]):
         """Adds an entry; a second, different one under the same name breaks the law and is an error."""
         have = self._entries.get(name)
         if have is not None and not equal(have, encoding):
-            raise EdgeForgeError(f"two encodings for {name}", "one value has one grid; insert a Requantize node")
+            raise EdgeForgeError(f"two encodings for {name}",
+                                 "one value has one grid; insert a Requantize node")
         self._entries[name] = encoding
 
     def save(self, path: Path) -> None:
@@ -162,8 +169,9 @@ def equal(a: Encoding, b: Encoding) -> bool:
     """Same grid, to the last bit."""
     def same(x: Any, y: Any) -> bool:
         return (x is None) == (y is None) and (x is None or np.array_equal(x, y))
-    return ((a.bits, a.signed, a.axis, a.block, a.channel) == (b.bits, b.signed, b.axis, b.block, b.channel)
-            and same(a.scale, b.scale) and same(a.zero_point, b.zero_point) and same(a.block_scale, b.block_scale))
+    plain = (a.bits, a.signed, a.axis, a.block, a.channel) == (b.bits, b.signed, b.axis, b.block, b.channel)
+    arrays = ((a.scale, b.scale), (a.zero_point, b.zero_point), (a.block_scale, b.block_scale))
+    return plain and all(same(x, y) for x, y in arrays)
 
 
 def _dump(e: Encoding) -> dict[str, Any]:

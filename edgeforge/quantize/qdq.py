@@ -13,7 +13,7 @@ import onnx_ir as ir
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.quantize.encodings import Encoding, Table, reals
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
           "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}
@@ -68,9 +68,11 @@ def _attributes(encoding: Encoding) -> list[ir.Attr]:
     return [*found, ir.AttrInt64("block_size", encoding.block)] if encoding.block is not None else found
 
 
-def _dequantize_before(graph: ir.Graph, anchor: ir.Node, codes: ir.Value, name: str, encoding: Encoding) -> ir.Value:
-    out = edit.node_before(anchor, "DequantizeLinear", [codes, *_parameters(graph, name, encoding)], f"{name}/dq",
-                           edit.known_dims(codes), _attributes(encoding))
+def _dequantize_before(graph: ir.Graph, anchor: ir.Node, codes: ir.Value, name: str,
+                       encoding: Encoding) -> ir.Value:
+    inputs = [codes, *_parameters(graph, name, encoding)]
+    out = edit.node_before(anchor, "DequantizeLinear", inputs, f"{name}/dq", edit.known_dims(codes),
+                           _attributes(encoding))
     out.type = ir.TensorType(ir.DataType.FLOAT)
     return out
 
@@ -80,7 +82,7 @@ def _constant(graph: ir.Graph, first: ir.Node, value: ir.Value, encoding: Encodi
     if array is None:
         raise ValueError(f"{value.name} is not a constant")
     name, uses = str(value.name), list(value.uses())
-    codes = encoding.quantize(array)
+    codes = encoding.quantize(reals(array))
     graph.initializers.pop(name)
     stored = _codes(graph, name, codes, encoding.dtype)
     real = _dequantize_before(graph, first, stored, name, encoding)
@@ -109,14 +111,15 @@ def _activation(graph: ir.Graph, node: ir.Node, value: ir.Value, encoding: Encod
     quantizer = codes.producer()
     if not uses or quantizer is None:
         return
-    real = edit.node_after(quantizer, "DequantizeLinear", [codes, *parameters], f"{name}/dq", edit.known_dims(codes))
+    real = edit.node_after(quantizer, "DequantizeLinear", [codes, *parameters], f"{name}/dq",
+                           edit.known_dims(codes))
     real.type = ir.TensorType(ir.DataType.FLOAT)
     for use in uses:
         use.node.replace_input_with(use.idx, real)
 
 
 def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
-    """An int32 bias on the grid that its accumulator has: scale = input scale x weight scale, zero point 0."""
+    """An int32 bias on its accumulator's grid: scale = input scale x weight scale, zero point 0."""
     x, weight, bias = node.inputs
     array = edit.constant(bias)
     if x is None or weight is None or bias is None or array is None:

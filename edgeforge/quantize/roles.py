@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from edgeforge.graph.requantize import is_requantize
 
-MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat", "Identity"}
+MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat",
+         "Identity"}
 """ops that carry codes unchanged: inputs and outputs share one grid"""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
@@ -55,11 +56,19 @@ def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
 
 def is_bias(value: ir.Value) -> bool:
     """The third input of a Conv or Gemm: int32 on the grid of its product, not an encoding of its own."""
-    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm") for u in value.uses())
+    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm")
+                                          for u in value.uses())
+
+
+def products(graph: ir.Graph) -> dict[str, str]:
+    """The values that 1x1 convolutions read, by the name of the weight they are read with."""
+    return {str(n.inputs[1].name): str(n.inputs[0].name) for n in graph
+            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None
+            and n.inputs[1].is_initializer()}
 
 
 def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:
-    """Sets of values that must share one grid, in graph order: each move's real inputs and outputs together."""
+    """Sets of values that must share one grid, in graph order: a move's real inputs and outputs together."""
     parent: dict[ir.Value, ir.Value] = {}
 
     def root(value: ir.Value) -> ir.Value:

@@ -20,16 +20,18 @@ def render(report: Report) -> str:
     """The whole page."""
     title = f"{escape(report.model)} for {escape(report.chip)}, context {report.context}"
     body = "".join(_stage(s) for s in report.stages)
+    cost = f"EdgeForge {escape(report.edgeforge)}; {report.seconds:.0f} s of work, at most {report.peak_mib} MiB."
     unseen = "".join(f"<li>{escape(line)}</li>" for line in report.not_seen)
     return (f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
-            f"<h1>{title}</h1><p>EdgeForge {escape(report.edgeforge)}; {report.seconds:.0f} s of work.</p>{body}"
+            f"<h1>{title}</h1><p>{cost}</p>{body}"
             f"<h2>Not seen</h2><ul>{unseen}</ul></html>\n")
 
 
 def _stage(stage: StageReport) -> str:
     rows = "".join(_row(check) for check in stage.checks)
     tools = ", ".join(f"{n} {v}" for n, v in stage.tools.items() if v)
-    return (f"<h2>{escape(stage.name)} <span class=note>{stage.seconds:.1f} s, peak {stage.peak_rss_mib} MiB</span></h2>"
+    cost = f"{stage.seconds:.1f} s, peak {stage.peak_rss_mib} MiB"
+    return (f"<h2>{escape(stage.name)} <span class=note>{cost}</span></h2>"
             f"<table>{rows}</table><p class=note>{escape(tools)}</p>")
 
 

@@ -43,6 +43,11 @@ class Report:
     def seconds(self) -> float:
         return sum(s.seconds for s in self.stages)
 
+    @property
+    def peak_mib(self) -> int:
+        """Resident memory of the build's whole process tree at its largest."""
+        return max(s.peak_rss_mib for s in self.stages)
+
     def save(self, path: Path) -> None:
         """JSON without infinities: they become strings."""
         path.write_text(json.dumps(_plain(asdict(self)), indent=1) + "\n", encoding="utf-8")

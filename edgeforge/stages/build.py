@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.recipe import Recipe
@@ -28,6 +29,16 @@ class Build:
     def widths(self) -> list[int]:
         """AR of the compiled graphs, widest first."""
         return [self.recipe.target.prefill, 1]
+
+    @property
+    def cache(self) -> Path:
+        """Where finished stages lie: beside the bundle, shared by all bundles there."""
+        return self.recipe.out.parent / ".edgeforge"
+
+    @property
+    def failures(self) -> Path:
+        """Where a compiler that failed leaves its log and what reruns it alone."""
+        return self.cache / "failed"
 
     @property
     def context(self) -> int:

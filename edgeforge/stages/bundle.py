@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact
+from edgeforge import artifact, gates
 from edgeforge.backends import backend
 from edgeforge.gates import Check
 from edgeforge.graph import store
@@ -39,12 +39,15 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
 
 
 def _stamps(sources: dict[str, Path]) -> dict[str, str]:
-    """The cache key of every stage that the bundle was made from."""
-    return {f"stage.{name}": path.name for name, path in sources.items()}
+    """The cache key of every stage that the bundle was made from, and how slow the emulator was."""
+    keys = {f"stage.{name}": path.name for name, path in sources.items()}
+    slow = {c.name: f"{c.value:.0f} s" for c in gates.load(sources["compile"]) if ": emulator, " in c.name}
+    return keys | {name.replace("compile: ", ""): value for name, value in slow.items()}
 
 
 def _sizes(out: Path, report: Report) -> list[Check]:
     total = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
     model = (out / store.DATA).stat().st_size
     return [Check("bundle: files", total / 2**20, "MiB"), Check("bundle: CPU model", model / 2**20, "MiB"),
-            Check("bundle: build", report.seconds, "s")]
+            Check("bundle: all stages", report.seconds, "s", note="bound for SmolLM2-135M on 2 cores: 900 s"),
+            Check("bundle: peak memory of the build", report.peak_mib / 1024, "GiB", note="bound: 6 GiB")]

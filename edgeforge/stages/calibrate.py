@@ -1,4 +1,4 @@
-"""calibrate: ranges of every activation on text, shared by all grids that are fitted later."""
+"""calibrate: ranges of every activation on text, and Gram matrices for GPTQ: what later fits share."""
 
 from __future__ import annotations
 
@@ -7,38 +7,53 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from edgeforge_runtime.manifest import Manifest
-from edgeforge_runtime.session import Session
+import numpy.typing as npt
 
-from edgeforge import checkpoint
-from edgeforge.artifact import ROPE
-from edgeforge.calibrate import text
 from edgeforge.calibrate.observe import ObservingExecutor
+from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
 from edgeforge.graph import store
+from edgeforge.quantize import roles
+from edgeforge.stages import reading
 from edgeforge.stages.build import Build
 
-RANGES = "ranges.json"
+RANGES, GRAMS = "ranges.json", "grams"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json: {value: [smallest, largest]}."""
-    options = build.recipe.calibrate
-    tokenizer = checkpoint.load_tokenizer(build.checkpoint)
-    length = min(options.tokens, build.context)
-    windows = text.calibration_windows(tokenizer, length, options.windows, options.text)
-    manifest = Manifest.load(sources["transform"])
-    with np.load(sources["transform"] / ROPE) as tables:
-        cos, sin = tables["cos"], tables["sin"]
+    """Writes ranges.json {value: [smallest, largest]} and grams/ (empty unless rounding is gptq)."""
+    source = sources["transform"]
+    model = store.load(source)
+    products = roles.products(model.graph) if build.recipe.quantize.rounding == "gptq" else {}
+    grams = {name: Gram() for name in set(products.values())}
+
+    def see(name: str, array: npt.NDArray[np.float32]) -> None:
+        # A 1x1 convolution reads [1, channels, 1, tokens].
+        grams[name].see(array[0, :, 0].T)
+
     with tempfile.TemporaryDirectory(dir=out) as scratch:
-        observer = ObservingExecutor(store.load(sources["transform"]), Path(scratch), build.threads)
-        session = Session(manifest, manifest.targets["cpu"], observer, cos, sin)
-        for i, window in enumerate(windows):
-            build.say(f"window {i + 1} of {len(windows)}")
-            for _ in session.score([int(t) for t in window]):
-                pass
-        session.close()
+        observer = ObservingExecutor(model, grams, see, Path(scratch), build.threads)
+        tokens = reading.read(build, source, observer)
     ranges = dict(sorted(observer.ranges.seen.items()))
     (out / RANGES).write_text(json.dumps(ranges, indent=0) + "\n", encoding="utf-8")
+    save_grams(out / GRAMS, grams)
     return [Check("calibrate: values watched", len(ranges), "values"),
-            Check("calibrate: tokens read", sum(map(len, windows)), "tokens", 1)]
+            Check("calibrate: Gram matrices", len(grams), "values"),
+            Check("calibrate: tokens read", tokens, "tokens", 1)]
+
+
+def save_grams(folder: Path, grams: dict[str, Gram]) -> None:
+    """One float32 matrix a file, and index.json {value: file}."""
+    folder.mkdir()
+    index = {}
+    for i, (name, gram) in enumerate(sorted(grams.items())):
+        if gram.total is not None:
+            index[name] = f"{i}.npy"
+            np.save(folder / index[name], gram.total)
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def load_grams(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """X'X by value name, memory-mapped."""
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return {name: np.load(folder / file, mmap_mode="r") for name, file in index.items()}

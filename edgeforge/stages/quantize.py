@@ -14,18 +14,22 @@ from edgeforge import artifact, evaluate
 from edgeforge.artifact import Grid
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, qdq
+from edgeforge.quantize import assign, gptq, qdq
 from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import adapt
 from edgeforge.stages.build import Build
-from edgeforge.stages.calibrate import RANGES
+from edgeforge.stages.calibrate import GRAMS, RANGES, load_grams
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
 
 
+FLOAT = "float"
+"""the float model that belongs to the table: rounding its weights to nearest gives the QDQ model's codes"""
+
+
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes table.json and the QDQ model, symbolic in width, with integer inputs and outputs."""
+    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs."""
     source = sources["transform"]
     artifact.carry(source, out)
     model = store.load(source)
@@ -34,9 +38,14 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
     table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)
     table.save(out / FILE)
+    if options.rounding == "gptq":
+        build.say("rounding weights")
+        gptq.round_weights(model, table, load_grams(sources["calibrate"] / GRAMS))
+    (out / FLOAT).mkdir()
+    store.save(model, out / FLOAT)
     decoder = artifact.load_decoder(source)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
-    store.save(qdq.quantize(model, table), out)
+    store.save(qdq.quantize(store.load(out / FLOAT), table), out)
     target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
     dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
     return _gate(build, out, sources["adapt"] / adapt.REFERENCE)

@@ -2,32 +2,102 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact
+from edgeforge.adapt.shape import Decoder
+from edgeforge.calibrate.observe import TappedExecutor
+from edgeforge.calibrate.statistics import Gram, Peaks
+from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import rotate
-from edgeforge.stages import adapt
+from edgeforge.quantize import equalize, outliers, rotate
+from edgeforge.stages import adapt, reading
 from edgeforge.stages.build import Build
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Applies the recipe's quantize.transforms in order."""
+    """Applies the recipe's quantize.transforms, after one look at the float model on calibration text."""
     source = sources["optimize"]
     artifact.carry(source, out)
     Manifest.load(source).save(out)
-    if not build.recipe.quantize.transforms:
+    wanted = build.recipe.quantize.transforms
+    if not wanted:
         artifact.copy_model(source, out)
         return []
-    model = store.load(source)
-    for name in build.recipe.quantize.transforms:
-        build.say(name)
-        _TRANSFORMS[name](model)
+    model, decoder = store.load(source), artifact.load_decoder(source)
+    seen = _Seen(model.graph, decoder, wanted)
+    seen.look(build, source, out)
+    build.say(", ".join(wanted))
+    checks = _apply(model, decoder, wanted, seen)
     store.save(model, out)
-    return adapt.gate(build, out, sources["adapt"] / adapt.REFERENCE, "transform", build.recipe.gates.optimize_db)
+    reference = sources["adapt"] / adapt.REFERENCE
+    return checks + adapt.gate(build, out, reference, "transform", build.recipe.gates.optimize_db)
 
 
-_TRANSFORMS = {"rotate": rotate.rotate}
+class _Seen:
+    """What the transforms want to know: peaks of caches and MLP products, and the stream's direction."""
+
+    def __init__(self, graph: ir.Graph, decoder: Decoder, wanted: Sequence[str]) -> None:
+        kept: dict[str, tuple[int, ...]] = {}
+        if "equalize_kv" in wanted:
+            kept |= equalize.watched(graph, decoder)
+        if "split_outliers" in wanted:
+            kept |= outliers.watched(graph)
+        self._kept = kept
+        self._peaks, self._gram = Peaks(kept), Gram()
+        self._stream: list[str] = []
+        self.unrotated = ""
+        """why the stream cannot be rotated"""
+        if "rotate" in wanted:
+            try:
+                self._stream = rotate.watched(graph)
+            except UnsupportedError as error:
+                self.unrotated = error.message
+
+    @property
+    def peaks(self) -> dict[str, npt.NDArray[np.float32]]:
+        return self._peaks.seen
+
+    @property
+    def direction(self) -> npt.NDArray[np.float64]:
+        return self._gram.principal()
+
+    def look(self, build: Build, source: Path, out: Path) -> None:
+        """Reads the calibration text."""
+        with tempfile.TemporaryDirectory(dir=out) as scratch:
+            taps = [*self._kept, *self._stream]
+            executor = TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads)
+            reading.read(build, source, executor)
+
+    def _see(self, name: str, array: npt.NDArray[np.float32]) -> None:
+        if name in self._kept:
+            self._peaks.see(name, array)
+        else:
+            self._gram.see(array)
+
+
+def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen) -> list[Check]:
+    checks = []
+    if "rotate" in wanted:
+        width = 0 if seen.unrotated else rotate.rotate(model, seen.direction)
+        checks.append(Check("transform: rotated", width, "channels", note=_skip(seen.unrotated)))
+    if "equalize_kv" in wanted:
+        left = equalize.equalize(model, decoder, seen.peaks)
+        note = _skip("; ".join(sorted({s.reason for s in left})))
+        checks.append(Check("transform: caches equalised", 2 * decoder.layers - len(left), "caches", note=note))
+    if "split_outliers" in wanted:
+        split = outliers.split(model, seen.peaks)
+        checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))
+    return checks
+
+
+def _skip(reason: str) -> str:
+    return f"skipped: {reason}" if reason else ""

@@ -11,44 +11,12 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-import psutil
 import yaml
 
 LIMIT_S, LIMIT_GIB = 15 * 60, 6.0
-
-
-class Watch(threading.Thread):
-    """Samples the resident memory of a process and all its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self._root = psutil.Process(pid)
-        self._lock = threading.Lock()
-        self._peak = 0
-
-    def run(self) -> None:
-        while self._root.is_running() and self._root.status() != psutil.STATUS_ZOMBIE:
-            total = sum(self._rss(p) for p in [self._root, *self._root.children(recursive=True)])
-            with self._lock:
-                self._peak = max(self._peak, total)
-            time.sleep(0.1)
-
-    @staticmethod
-    def _rss(process: psutil.Process) -> int:
-        try:
-            return int(process.memory_info().rss)
-        except psutil.Error:
-            return 0
-
-    def take(self) -> float:
-        """Peak GiB since the last call."""
-        with self._lock:
-            peak, self._peak = self._peak, 0
-        return peak / 2**30
 
 
 def main() -> int:
@@ -64,22 +32,18 @@ def main() -> int:
 
 def measure(recipe: Path) -> int:
     command = [sys.executable, "-m", "edgeforge", "build", str(recipe), "--json"]
-    begun = time.perf_counter()
+    begun, peak = time.perf_counter(), 0.0
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    watch = Watch(child.pid)
-    watch.start()
-    peak = 0.0
-    print(f"{'stage':12} {'seconds':>9} {'peak GiB':>9}")
+    print(f"{'stage':14}{'seconds':>9}{'peak GiB':>10}")
     for line in child.stdout or ():
         row = json.loads(line)
         if row["event"] == "done":
-            now = watch.take()
-            peak = max(peak, now)
-            print(f"{row['stage']:12} {row['seconds']:9.1f} {now:9.2f}", flush=True)
+            peak = max(peak, row["peak_mib"] / 1024)
+            print(f"{row['stage']:14}{row['seconds']:9.1f}{row['peak_mib'] / 1024:10.2f}", flush=True)
     code = child.wait()
     spent = time.perf_counter() - begun
-    print(f"{'whole build':12} {spent:9.1f} {peak:9.2f}")
-    print(f"of the bounds {spent / LIMIT_S:8.2f} {peak / LIMIT_GIB:9.2f}   ({LIMIT_S} s, {LIMIT_GIB} GiB)")
+    print(f"{'whole build':14}{spent:9.1f}{peak:10.2f}")
+    print(f"{'of the bounds':14}{spent / LIMIT_S:9.2f}{peak / LIMIT_GIB:10.2f}   ({LIMIT_S} s, {LIMIT_GIB:g} GiB)")
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,7 +54,8 @@ class QnnBackend:
                      for p, label in zip(parts, _labels(split), strict=True))
         kinds = [(DEVICE, True), (TWIN, False)] if build.chip.weight_sharing else [(DEVICE, False), (TWIN, False)]
         work = [PartJob(name, jobs, build.chip.soc_model, out / kind / name, sharing, build.chip.vtcm_mb,
-                        dsp_arch=build.chip.dsp_arch) for kind, sharing in kinds]
+                        dsp_arch=build.chip.dsp_arch, failed=build.failures / f"{name}_{kind}")
+                for kind, sharing in kinds]
         for job in work:
             job.out.parent.mkdir(exist_ok=True)
         with ThreadPoolExecutor(len(work)) as pool:
@@ -96,7 +98,8 @@ def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterat
     names = tuple(g.name for g in device.graphs)
     report = compare_twins(device.info, twin.info, names, *placements)
     note = "; ".join(f"{d.where} {d.what}: {d.device} / {d.twin}" for d in report.differences[:3])
-    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most", note)
+    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most",
+                note)
     yield Check(f"compile: {device.name} device binary", device.info.file_bytes / 2**20, "MiB",
                 note=f"soc {device.info.soc_model}, v{device.info.dsp_arch}, QAIRT {device.info.build_id}")
     yield Check(f"compile: {device.name} compiler", device.compile_seconds, "s",
@@ -133,6 +136,7 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
     """A few decode steps through all parts on the emulator, each part fed by the one before."""
     labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
     build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
+    begun = time.perf_counter()
     values: list[Arrays] = [{} for _ in labels]
     expected: list[Arrays] = [{} for _ in labels]
     for part, spec in zip(twin, graph.parts, strict=True):
@@ -148,6 +152,10 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
         logits = {"logits": expected[step]["logits"]}
         yield Check(f"compile: decode step {label}, all parts, emulator against CPU",
                     _worst(table, logits, values[step]), "dB", build.recipe.gates.emulator_db)
+    step_s = (time.perf_counter() - begun) / len(labels)
+    both_s = sum(p.run_seconds for p in twin)
+    yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")
+    yield Check("compile: emulator, a prompt chunk and a decode step", both_s, "s", note="likewise")
 
 
 def _worst(table: Table, expected: Arrays, made: Arrays) -> float:

@@ -54,14 +54,14 @@ class CompiledPart:
 def compile_part(job: PartJob, timeout_s: float) -> CompiledPart:
     """Compiles the part and publishes job.out as a whole.
 
-    On failure job.out stays as it was, and ``<out>.failed`` keeps job.json and the log.
+    On failure job.out stays as it was, and job.failure keeps job.json and the log.
 
     Raises:
         CompilerError: no wheel, a refused graph, a crash, a hang, or a binary that is not what was asked for.
     """
     job.check()
     wheel.find()
-    partial, failed = (job.out.with_name(job.out.name + ending) for ending in (".partial", ".failed"))
+    partial, failed = job.out.with_name(job.out.name + ".partial"), job.failure
     for stale in (partial, failed):
         shutil.rmtree(stale, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -74,6 +74,7 @@ def compile_part(job: PartJob, timeout_s: float) -> CompiledPart:
             raise CompilerError(_failure(job, run), _rerun(failed))
         _verify(job, load_part(partial), failed)
     except BaseException:
+        failed.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(failed)
         raise
     _publish(partial, job.out)

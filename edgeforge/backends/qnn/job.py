@@ -42,6 +42,7 @@ class PartJob:
         weight_sharing: True makes the device binary, which x86 cannot load; False its x86 twin.
         vtcm_mb: tightly coupled memory to plan for, MiB. optimization: HTP's level 0..3.
         dsp_arch: the architecture that the binary must turn out to have; None: not checked.
+        failed: where job.json and the log go when it fails; None: ``<out>.failed``.
     """
 
     name: str
@@ -52,6 +53,12 @@ class PartJob:
     vtcm_mb: int = 8
     optimization: int = 3
     dsp_arch: int | None = None
+    failed: Path | None = None
+
+    @property
+    def failure(self) -> Path:
+        """The folder that a failed job leaves."""
+        return self.failed or self.out.with_name(self.out.name + ".failed")
 
     def check(self) -> None:
         """Refuses what would only fail, or silently go wrong, minutes later: CompilerError."""
@@ -90,4 +97,5 @@ class PartJob:
             GraphJob(g["name"], Path(g["onnx"]), Path(g["feeds"]) if g["feeds"] else None)
             for g in raw["graphs"]
         )
-        return cls(**{**raw, "graphs": graphs, "out": Path(raw["out"])})
+        failed = Path(raw["failed"]) if raw["failed"] else None
+        return cls(**{**raw, "graphs": graphs, "out": Path(raw["out"]), "failed": failed})

@@ -1,0 +1,143 @@
+"""Outlier channel splitting: one huge channel of a gated MLP becomes several small ones. Exact in float.
+
+A channel x_j that reaches p_j is written as n_j channels x_j / n_j, read by copies of one column of the down
+projection, so its range falls by n_j and no weight grows (Zhao et al., arXiv 1901.09504). Decoders make their
+massive activations (arXiv 2402.17762) in a channel or two of one MLP, on the first token: SmolLM2's layer 11
+reaches 3,568 where 99 % of the channels stay below 9. On one 16-bit grid that leaves the others 8 bits, and
+is most of what all activations lose (41.6 dB alone, 40.2 together). Scaling the channel into the down
+projection instead would cost its weights what the activation gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+from edgeforge.quantize.parameters import get, matrix, parameter, put, put_matrix
+
+_ALIGN = 64
+"""channels are added in this number: whole vectors for HTP, whole blocks for block-wise weights"""
+_TARGET = 16.0
+"""the split channels' new peak, in peaks of the 1 % largest. Those double from one text to the next, so a
+range that hugged them would clip; a range of some outlier's size leaves them this much headroom"""
+_WORTH = 4.0
+"""times that the range must shrink; less than two bits is not worth wider weights"""
+
+_POINTWISE = {"Transpose", "Sigmoid", "Tanh", "Gelu", "Relu", "Swish", "Mul"}
+
+
+@dataclass(frozen=True)
+class _Mlp:
+    """gate and up make the product that down reads; values lie between them and carry its channels."""
+
+    product: ir.Value
+    gate: ir.Node
+    up: ir.Node
+    down: ir.Node
+    values: tuple[ir.Value, ...]
+
+
+def watched(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
+    """The products of all gated MLPs, with the axis by which their peaks are wanted."""
+    return {str(mlp.product.name): (3,) for mlp in _mlps(graph)}
+
+
+def split(model: ir.Model, peaks: Mapping[str, npt.NDArray[np.floating]]) -> list[str]:
+    """Widens the MLPs where it pays, in place; returns the names of their products."""
+    done = []
+    for mlp in _mlps(model.graph):
+        copies = plan(peaks[str(mlp.product.name)])
+        if copies is not None:
+            _widen(mlp, copies)
+            done.append(str(mlp.product.name))
+    return done
+
+
+def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
+    """Copies of each channel, or None when no channel is massive."""
+    ranked = np.argsort(-peaks, kind="stable")
+    target = _TARGET * peaks[ranked[len(peaks) // 100]]
+    if target <= 0 or peaks.max() < _WORTH * target:
+        return None
+    copies: npt.NDArray[np.int64] = np.maximum(np.ceil(peaks / target), 1).astype(np.int64)
+    # What fills up the last vector goes to the next in rank, in two halves.
+    small = [i for i in ranked if copies[i] == 1]
+    copies[small[:-(int(copies.sum()) - len(peaks)) % _ALIGN]] = 2
+    return copies
+
+
+def _mlps(graph: ir.Graph) -> Iterator[_Mlp]:
+    for node in graph:
+        product = edit.producer(_through(node.inputs[0]), "Mul") if node.op_type == "Conv" else None
+        if product is not None and len(product.outputs[0].shape or ()) == 4:
+            found = _mlp(product, node)
+            if found is not None:
+                yield found
+
+
+def _mlp(product: ir.Node, down: ir.Node) -> _Mlp | None:
+    """product = up(x) * f(gate(x)), when both factors are read by nothing else."""
+    values = _between(down.inputs[0])
+    if values is None or not _private(values, down):
+        return None
+    convolutions = [n for v in values if (n := edit.producer(v, "Conv")) is not None]
+    for side in reversed(product.inputs):
+        up = edit.producer(_through(side), "Conv")
+        if up is not None and len(convolutions) == 2:
+            gate = next(n for n in convolutions if n is not up)
+            return _Mlp(product.outputs[0], gate, up, down, tuple(values))
+    return None
+
+
+def _through(value: ir.Value | None) -> ir.Value | None:
+    turn = edit.producer(value, "Transpose")
+    return turn.inputs[0] if turn is not None else value
+
+
+def _between(value: ir.Value | None) -> list[ir.Value] | None:
+    """Every value from value up to the convolutions it comes from; None when something else lies there."""
+    found: list[ir.Value] = []
+    todo = [value]
+    while todo:
+        here = todo.pop()
+        node = edit.producer(here)
+        if here is None or here in found or here.is_initializer():
+            continue
+        if node is None or node.op_type not in {*_POINTWISE, "Conv"}:
+            return None
+        found.append(here)
+        if node.op_type != "Conv":
+            todo += node.inputs
+    return found
+
+
+def _private(values: list[ir.Value], down: ir.Node) -> bool:
+    """Does nothing but these values and down read them?"""
+    inside = {v.producer() for v in values} | {down}
+    leave = any(v.is_graph_output() for v in values)
+    return not leave and all(u.node in inside for v in values for u in v.uses())
+
+
+def _widen(mlp: _Mlp, copies: npt.NDArray[np.int64]) -> None:
+    width = len(copies)
+    # The copies stand behind the originals, so that the first channels keep their places.
+    order = np.concatenate([np.arange(width), np.repeat(np.arange(width), copies - 1)])
+    for conv, share in ((mlp.gate, np.ones(width)), (mlp.up, 1 / copies)):
+        weight = parameter(conv, 1)
+        put_matrix(weight, (matrix(weight) * share[:, None])[order])
+        if len(conv.inputs) > 2:
+            bias = parameter(conv, 2)
+            put(bias, (get(bias) * share)[order])
+    weight = parameter(mlp.down, 1)
+    put_matrix(weight, matrix(weight)[:, order])
+    for value in mlp.values:
+        shape = edit.known_dims(value)
+        if shape.count(width) != 1:
+            raise UnsupportedError(f"{value.name}: which of {shape} is the channel axis?")
+        edit.set_shape(value, [len(order) if d == width else d for d in shape])

@@ -1,0 +1,63 @@
+"""Reading and rewriting a graph's parameters in float64: what every exact transform does."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+
+Matrix = npt.NDArray[np.float64]
+
+
+def parameter(node: ir.Node, index: int) -> ir.Value:
+    """node's input, which must be a parameter that nobody else reads: rewriting it changes node alone."""
+    value = node.inputs[index]
+    if value is None or not value.is_initializer():
+        raise UnsupportedError(f"{node.outputs[0].name}: input {index} of {node.op_type} is not a parameter")
+    if len(list(value.uses())) != 1:
+        raise UnsupportedError(f"{value.name} is shared: rewriting it would change another layer")
+    return value
+
+
+def get(value: ir.Value) -> Matrix:
+    array = edit.constant(value)
+    if array is None:
+        raise ValueError(f"{value.name} is not a constant")
+    return array.astype(np.float64)
+
+
+def put(value: ir.Value, array: Matrix) -> None:
+    """Replaces the parameter; its shape may change."""
+    value.const_value = ir.tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+    value.shape = ir.Shape(array.shape)
+
+
+def matrix(value: ir.Value) -> Matrix:
+    """A 1x1 convolution's weight as [outputs, inputs]."""
+    array = get(value)
+    if array.ndim < 2 or any(d != 1 for d in array.shape[2:]):
+        raise UnsupportedError(f"{value.name} is no 1x1 convolution's weight: {array.shape}")
+    return array.reshape(array.shape[:2])
+
+
+def put_matrix(value: ir.Value, array: Matrix) -> None:
+    """Replaces a 1x1 convolution's weight by [outputs, inputs]."""
+    put(value, array.reshape(*array.shape, *[1] * (get(value).ndim - 2)))
+
+
+def scale_outputs(conv: ir.Node, factors: Matrix) -> None:
+    """conv's output channels times factors: rows of its weight, and its bias."""
+    weight = parameter(conv, 1)
+    put_matrix(weight, matrix(weight) * factors[:, None])
+    if len(conv.inputs) > 2:
+        bias = parameter(conv, 2)
+        put(bias, get(bias) * factors)
+
+
+def scale_inputs(conv: ir.Node, factors: Matrix) -> None:
+    """conv reads its input channels times factors: columns of its weight."""
+    weight = parameter(conv, 1)
+    put_matrix(weight, matrix(weight) * factors)
