@@ -24,7 +24,7 @@ from edgeforge.graph.views import CancelViews, perm
 
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Neg", "Sigmoid", "Tanh", "Softmax", "RMSNormalization", "MatMul",
               "Slice", "Identity", "Concat"}
-_AXIS_OPS = {"Softmax", "RMSNormalization", "Concat"}
+_AXIS_OPS = {"Softmax", "RMSNormalization", "Concat", "Split"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class _Splitter:
             self._reshape(node)
         elif node.op_type == "Transpose":
             self._transpose(node)
+        elif node.op_type == "Split":
+            self._split(node)
         elif node.op_type in _POINTWISE:
             self._replicate(node)
         else:
@@ -140,6 +142,16 @@ class _Splitter:
         heads = [self._copy(node, node, [v], target, h) for h, v in enumerate(whole.heads)]
         self._keep(out, axes, whole.sizes, heads)
 
+    def _split(self, node: ir.Node) -> None:
+        whole = self._headed[_source(node)]
+        self._check_axes(node, whole.axes, len(edit.known_dims(node.outputs[0])))
+        ones = dict.fromkeys(whole.axes, 1)
+        made = [edit.nodes_before(node, "Split", [v, *node.inputs[1:]],
+                                  {f"{o.name}/h{h}": _with(edit.known_dims(o), ones) for o in node.outputs},
+                                  list(node.attributes.values())) for h, v in enumerate(whole.heads)]
+        for out, heads in zip(node.outputs, zip(*made, strict=True), strict=True):
+            self._keep(out, whole.axes, whole.sizes, heads)
+
     def _replicate(self, node: ir.Node) -> None:
         """Pointwise ops, softmax and matrix products: head by head, grouped keys read by several queries."""
         out = node.outputs[0]
@@ -159,7 +171,8 @@ class _Splitter:
         touched: set[int] = set()
         if node.op_type in _AXIS_OPS:
             attribute = node.attributes.get("axis")
-            touched = {(attribute.as_int() if attribute is not None else -1) % rank}
+            default = 0 if node.op_type == "Split" else -1
+            touched = {(attribute.as_int() if attribute is not None else default) % rank}
         elif node.op_type == "Slice":
             touched = {a % rank for a in edit.ints(node.inputs[3]) or range(rank)}
         elif node.op_type == "MatMul":
@@ -288,7 +301,7 @@ def _reaches_product(value: ir.Value, depth: int = 12) -> bool:
     for use in value.uses():
         if _is_attention(use.node):
             return True
-        if depth and use.node.op_type != "Conv" and _reaches_product(use.node.outputs[0], depth - 1):
+        if depth and use.node.op_type != "Conv" and any(_reaches_product(o, depth - 1) for o in use.node.outputs):
             return True
     return False
 

@@ -165,6 +165,20 @@ def test_a_slice_of_tokens_brought_to_the_end_is_not_one_of_channels() -> None:
     assert not graphs.apply(SplitFused(), model)
 
 
+def test_a_dimension_added_behind_the_channels_is_not_the_channels() -> None:
+    body = """
+        four = Constant<value = int64[1] {4}>()
+        zero = Constant<value = int64[1] {0}>()
+        one = Constant<value = int64[1] {1}>()
+        c = Conv(x, w, bias)
+        t = Transpose<perm=[0,2,3,1]>(c)
+        u = Unsqueeze(t, four)
+        a = Slice(u, zero, one, four)
+        y = Relu(a)
+    """
+    assert not graphs.apply(SplitFused(), _fused(body, "float[1,1,s,6,1] y"), s=3)
+
+
 def test_grouped_convolutions_are_left_alone() -> None:
     body = FUSED.replace("Conv(x, w, bias)", "Conv<group=2>(x, w, bias)")
     model = graphs.parse(body, CONV_X, CONV_YZ, w=graphs.rows(6, 4, 1, 1), bias=graphs.rows(6))
