@@ -18,6 +18,7 @@ BITS = st.sampled_from([4, 8, 16])
 REALS = st.floats(-1e4, 1e4, width=32)
 
 
+@settings(deadline=None)
 @given(low=REALS, high=REALS, bits=BITS, data=st.data())
 def test_rounding_costs_at_most_half_a_step(low: float, high: float, bits: int, data: st.DataObject) -> None:
     low, high = min(low, high), max(low, high)
@@ -32,6 +33,7 @@ def test_rounding_costs_at_most_half_a_step(low: float, high: float, bits: int, 
     assert (error <= step / 2 * 1.001 + 4e-7 * np.abs(inside)).all()
 
 
+@settings(deadline=None)
 @given(low=REALS, high=REALS, bits=BITS, symmetric=st.booleans())
 def test_zero_is_exact_on_every_grid(low: float, high: float, bits: int, symmetric: bool) -> None:
     grid = encodings.per_tensor(min(low, high), max(low, high), bits, symmetric)
@@ -39,6 +41,7 @@ def test_zero_is_exact_on_every_grid(low: float, high: float, bits: int, symmetr
     assert grid.scale > 0
 
 
+@settings(deadline=None)
 @given(peak=st.floats(1e-3, 1e6), bits=BITS)
 def test_a_symmetric_grid_has_its_zero_in_the_middle_and_its_peak_on_the_grid(peak: float, bits: int) -> None:
     unsigned = encodings.per_tensor(-peak, peak / 3, bits, symmetric=True)
@@ -62,7 +65,7 @@ def test_the_zero_point_is_the_code_of_zero(low: float, high: float, zero: int) 
     assert float(grid.dequantize(np.array(grid.high))) == pytest.approx(max(high, 0), abs=float(grid.scale))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(axis=st.integers(0, 2), bits=BITS, data=st.data())
 def test_a_channel_has_its_own_step_along_its_axis(axis: int, bits: int, data: st.DataObject) -> None:
     w = data.draw(arrays.arrays(np.float32, (3, 4, 2), elements=st.floats(-100, 100, width=32)))
@@ -98,6 +101,7 @@ def test_a_range_that_is_not_finite_is_refused(bad: float) -> None:
         encodings.per_tensor(min(bad, -1.0), max(bad, 1.0), 8)
 
 
+@settings(deadline=None)
 @given(codes=arrays.arrays(np.int64, 16, elements=st.integers(-8, 7)), scale=st.floats(2.0**-20, 1024, width=32))
 def test_what_lies_on_the_grid_keeps_its_codes(codes: np.ndarray, scale: float) -> None:
     """So weights that were rounded elsewhere (GPTQ) can be rounded again to the same codes."""
@@ -119,6 +123,7 @@ def test_a_block_has_the_step_of_its_channel_times_its_integer() -> None:
     np.testing.assert_array_equal(grid.quantize(made), np.ones((3, 4)))
 
 
+@settings(deadline=None)
 @given(
     entries=st.dictionaries(
         st.text(min_size=1, max_size=8),
