@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("edgeforge", deadline=None)  # shared machines stall; a slow example is not a wrong one
+settings.load_profile("edgeforge")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

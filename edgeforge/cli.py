@@ -103,8 +103,8 @@ def _render(check: Check) -> str:
 
 def _tell_json(event: pipeline.Event) -> None:
     if event.kind != "step":
-        _line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2), "peak_mib": event.peak_mib,
-               "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
+        _line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2),
+               "peak_mib": event.peak_mib, "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
 
 
 def _plain(check: Check) -> dict[str, Any]:

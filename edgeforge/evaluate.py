@@ -13,7 +13,7 @@ from edgeforge_runtime.session import Session
 
 from edgeforge.metrics import LogitMeter, LogitStats
 
-IDS, LOGITS = "ids.npy", "logits.npy"
+IDS = "ids.npy"
 _DECODED = 16
 """tokens at a window's end that are read one by one, so that the AR-1 graph is measured by itself"""
 
@@ -29,15 +29,16 @@ class Measured:
     all: LogitStats
 
 
-def save_reference(folder: Path, windows: list[Window], logits: Iterator[npt.NDArray[np.float32]], vocab: int) -> None:
-    """Writes ids [windows, tokens] and logits float32 [windows, tokens, vocab] into folder."""
+def save_reference(folder: Path, windows: list[Window], logits: Iterator[npt.NDArray[np.float32]]) -> None:
+    """Writes ids [windows, tokens] and, a file a window, logits float32 [tokens, vocab] into folder."""
     folder.mkdir()
-    ids = np.stack(windows)
-    np.save(folder / IDS, ids)
-    out = np.lib.format.open_memmap(folder / LOGITS, mode="w+", dtype=np.float32, shape=(*ids.shape, vocab))
-    for i, rows in enumerate(logits):
-        out[i] = rows
-    out.flush()
+    np.save(folder / IDS, np.stack(windows))
+    for index, rows in enumerate(logits):
+        np.save(_logits(folder, index), rows)
+
+
+def _logits(folder: Path, index: int) -> Path:
+    return folder / f"logits_{index}.npy"
 
 
 def hf_logits(model: torch.nn.Module, windows: list[Window]) -> Iterator[npt.NDArray[np.float32]]:
@@ -57,10 +58,9 @@ def session_logits(session: Session, ids: Window) -> Iterator[npt.NDArray[np.flo
 
 def measure(session: Session, reference: Path) -> Measured:
     """Runs every reference window through session and compares row by row."""
-    windows = np.load(reference / IDS)
-    expected = np.load(reference / LOGITS, mmap_mode="r")
     meters = LogitMeter(), LogitMeter(), LogitMeter()
-    for ids, logits in zip(windows, expected, strict=True):
+    for index, ids in enumerate(np.load(reference / IDS)):
+        logits = np.load(_logits(reference, index), mmap_mode="r")
         row = 0
         for made in session_logits(session, ids):
             stop = row + len(made)

@@ -24,7 +24,8 @@ def sqnr_db(reference: Array, actual: Array) -> float:
     if reference.shape != actual.shape:
         raise ValueError(f"shapes differ: {reference.shape} vs {actual.shape}")
     ref = np.asarray(reference, np.float64)
-    noise = ref - np.asarray(actual, np.float64)
+    with np.errstate(invalid="ignore"):
+        noise = ref - np.asarray(actual, np.float64)
     if not np.isfinite(noise).all():
         return -math.inf
     return _ratio_db(float(np.square(ref).sum()), float(np.square(noise).sum()))
@@ -39,7 +40,8 @@ def centred_sqnr_db(reference: Array, actual: Array) -> float:
 def worst_row_sqnr_db(reference: Array, actual: Array) -> tuple[float, int]:
     """Lowest SQNR over the rows of the last axis and the flat index of that row."""
     ref = np.asarray(reference, np.float64).reshape(-1, reference.shape[-1])
-    noise = ref - np.asarray(actual, np.float64).reshape(ref.shape)
+    with np.errstate(invalid="ignore"):
+        noise = ref - np.asarray(actual, np.float64).reshape(ref.shape)
     power, error = np.square(ref).sum(-1), np.square(noise).sum(-1)
     rows = [_ratio_db(float(p), float(e)) if math.isfinite(e) else -math.inf
             for p, e in zip(power, error, strict=True)]
@@ -88,27 +90,28 @@ class LogitMeter:
         self._worst = (math.inf, -1)
 
     def add(self, reference: Array, actual: Array, targets: Ints) -> None:
-        """Adds one window.
+        """Adds one window. A row with a value that is not finite spoils every figure: -inf dB, inf nats.
 
         Args:
             reference, actual: [tokens, vocab] logits.
             targets: [n <= tokens] ids that rows 0..n-1 should predict.
         """
         ref, act = np.asarray(reference, np.float64), np.asarray(actual, np.float64)
-        if not np.isfinite(act).all():
-            act = np.nan_to_num(act, nan=0.0, posinf=1e30, neginf=-1e30)
+        db, row = worst_row_sqnr_db(ref, act)
+        if db < self._worst[0]:
+            self._worst = (db, self._rows + row)
+        broken = np.logical_not(np.isfinite(act)).any(-1)
+        lost = math.inf if broken.any() else 0.0
+        act = np.where(broken[:, None], 0.0, act)
         p, q = log_softmax(ref), log_softmax(act)
         centred_ref, centred_act = ref - ref.mean(-1, keepdims=True), act - act.mean(-1, keepdims=True)
         n, rows = len(targets), np.arange(len(targets))
         self._sums += [
-            np.square(ref).sum(), np.square(ref - act).sum(),
-            np.square(centred_ref).sum(), np.square(centred_ref - centred_act).sum(),
-            (np.exp(p) * (p - q)).sum(), (ref.argmax(-1) != act.argmax(-1)).sum(),
-            -p[rows, targets].sum() if n else 0.0, -q[rows, targets].sum() if n else 0.0,
+            np.square(ref).sum(), np.square(ref - act).sum() + lost,
+            np.square(centred_ref).sum(), np.square(centred_ref - centred_act).sum() + lost,
+            (np.exp(p) * (p - q)).sum() + lost, ((ref.argmax(-1) != act.argmax(-1)) | broken).sum(),
+            -p[rows, targets].sum() if n else 0.0, (-q[rows, targets].sum() if n else 0.0) + lost,
         ]
-        db, row = worst_row_sqnr_db(ref, act)
-        if db < self._worst[0]:
-            self._worst = (db, self._rows + row)
         self._rows += len(ref)
         self._predicted += n
 
@@ -117,16 +120,17 @@ class LogitMeter:
         if not self._rows or not self._predicted:
             raise ValueError("no logits were measured")
         s, rows, n = self._sums, self._rows, self._predicted
+        with np.errstate(over="ignore"):
+            ppl_reference, ppl = float(np.exp(s[6] / n)), float(np.exp(s[7] / n))
         return LogitStats(
             tokens=rows, sqnr=_ratio_db(s[0], s[1]), centred_sqnr=_ratio_db(s[2], s[3]),
             worst_token_sqnr=self._worst[0], worst_token=self._worst[1],
-            kl=float(s[4] / rows), flips=float(s[5] / rows),
-            ppl_reference=float(np.exp(s[6] / n)), ppl=float(np.exp(s[7] / n)))
+            kl=float(s[4] / rows), flips=float(s[5] / rows), ppl_reference=ppl_reference, ppl=ppl)
 
 
 def _ratio_db(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
-    if signal == 0:
+    if signal == 0 or noise == math.inf:
         return -math.inf
     return 10 * math.log10(signal / noise)

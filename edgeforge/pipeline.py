@@ -23,15 +23,15 @@ from typing import Any, Literal
 import psutil
 
 from edgeforge import __version__, checkpoint, gates, targets
+from edgeforge.build import Build
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
-from edgeforge.stages.build import Build
 
 STAMP = "stage.json"
 _PACKAGE = Path(__file__).parent
-_CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "stages/build.py")
+_CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
 
 
@@ -66,7 +66,7 @@ STAGES = (
     Stage("quantize", ("adapt", "transform", "calibrate"), lambda r: [r.quantize, r.gates],
           ("quantize", "graph/edit.py", "stages/quantize.py"), (*_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [],
-          ("export", "quantize/encodings.py", "stages/export.py"), (*_ONNX, *_ORT)),
+          ("export", "stages/export.py"), (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.split_db],
           ("graph", "quantize", "export", "stages/split.py"), (*_ONNX, *_ORT)),
     Stage("compile", ("split",), lambda r: [r.compile, r.gates.shared_bytes, r.gates.emulator_db],

@@ -20,6 +20,7 @@ model: {model}
 out: {out}
 target: {{chip: snapdragon-8-gen-3, context: 256, prefill: 32}}
 calibrate: {{windows: 8, tokens: 128}}
+gates: {{quantize_db: 25}}
 """
 
 

@@ -18,10 +18,10 @@ from tiny_build import Built
 from edgeforge import gates
 from edgeforge.backends.qnn.binary import read_binaries
 from edgeforge.backends.qnn.genie import genie_tokens
+from edgeforge.encodings import FILE, Table
 from edgeforge.graph import store
 from edgeforge.pipeline import STAGES
 from edgeforge.quantize import roles
-from edgeforge.quantize.encodings import FILE, Table
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 WIDTHS = ("prompt_ar32_cl256", "token_ar1_cl256")

@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from edgeforge import artifact, evaluate
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
+from edgeforge.encodings import Table
 from edgeforge.graph import bind, edit, split, store
 from edgeforge.metrics import sqnr_db
-from edgeforge.quantize.encodings import Table
 from edgeforge.targets import Profile
 
 CONTEXT, WIDTH, TOKENS = 48, 8, 41

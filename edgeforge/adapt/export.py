@@ -17,12 +17,9 @@ from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.adapt.shape import Decoder
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
+from edgeforge.graph.edit import AR, PAST
 
 OPSET = 23
-AR, PAST = "ar", "past"
-TOTAL = f"{AR} + {PAST}"
-"""names of the symbolic dimensions: new tokens, cached tokens, and their sum"""
-
 _FAR = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXAMPLE_AR, _EXAMPLE_PAST = 16, 48

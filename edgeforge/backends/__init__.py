@@ -8,8 +8,8 @@ from typing import Protocol, cast
 
 from edgeforge_runtime.manifest import Target
 
+from edgeforge.build import Build
 from edgeforge.gates import Check
-from edgeforge.stages.build import Build
 
 
 class Backend(Protocol):

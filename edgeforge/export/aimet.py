@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.encodings import Encoding, Table
 
 VERSION = "1.0.0"
 

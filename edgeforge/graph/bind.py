@@ -5,10 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from edgeforge.adapt.export import AR, PAST
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit, static
-from edgeforge.graph.edit import Dim
+from edgeforge.graph.edit import AR, PAST, Dim
 
 
 def bind(model: ir.Model, ar: int, cl: int) -> ir.Model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 Dim = int | str
+
+AR, PAST = "ar", "past"
+"""names of the symbolic dimensions: new tokens, cached tokens"""
 
 
 def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
@@ -172,24 +175,31 @@ def node_before(anchor: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]
     The output has the type of the first input. The caller derives a name from a value that it replaces;
     `store.save` refuses a name used twice.
     """
-    node = _node(op_type, inputs, name, shape, attributes)
+    return nodes_before(anchor, op_type, inputs, {name: shape}, attributes)[0]
+
+
+def nodes_before(anchor: ir.Node, op_type: str, inputs: Sequence[ir.Value | None],
+                 outputs: Mapping[str, Sequence[Dim]], attributes: Sequence[ir.Attr] = ()) -> list[ir.Value]:
+    """Like node_before, for a node with several outputs: their names and shapes."""
+    node = _node(op_type, inputs, outputs, attributes)
     _graph(anchor).insert_before(anchor, node)
-    return node.outputs[0]
+    return list(node.outputs)
 
 
 def node_after(anchor: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], name: str,
                shape: Sequence[Dim], attributes: Sequence[ir.Attr] = ()) -> ir.Value:
     """Like node_before, behind anchor."""
-    node = _node(op_type, inputs, name, shape, attributes)
+    node = _node(op_type, inputs, {name: shape}, attributes)
     _graph(anchor).insert_after(anchor, node)
     return node.outputs[0]
 
 
-def _node(op_type: str, inputs: Sequence[ir.Value | None], name: str, shape: Sequence[Dim],
+def _node(op_type: str, inputs: Sequence[ir.Value | None], outputs: Mapping[str, Sequence[Dim]],
           attributes: Sequence[ir.Attr]) -> ir.Node:
-    dtype = inputs[0].dtype if inputs[0] is not None else None
-    out = ir.Value(name=name, shape=ir.Shape(list(shape)), type=ir.TensorType(dtype or ir.DataType.FLOAT))
-    return ir.Node("", op_type, inputs, attributes=attributes, outputs=[out], name=f"{name}:{op_type}")
+    dtype = (inputs[0].dtype if inputs[0] is not None else None) or ir.DataType.FLOAT
+    values = [ir.Value(name=name, shape=ir.Shape(list(shape)), type=ir.TensorType(dtype))
+              for name, shape in outputs.items()]
+    return ir.Node("", op_type, inputs, attributes=attributes, outputs=values, name=f"{values[0].name}:{op_type}")
 
 
 def _graph(node: ir.Node) -> ir.Graph:

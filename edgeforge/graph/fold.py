@@ -25,6 +25,7 @@ def fold(model: ir.Model) -> ir.Model:
     inputs = [v.name for v in model.graph.inputs]
     outputs = [v.name for v in model.graph.outputs]
     before = {o.name for n in model.graph for o in n.outputs} | set(model.graph.initializers)
+    roles = {n.outputs[0].name: dict(n.metadata_props) for n in model.graph if n.metadata_props}
     folded = _simplify(model, parameters)
     graph = folded.graph
     _restore(graph, parameters)
@@ -34,6 +35,9 @@ def fold(model: ir.Model) -> ir.Model:
     if strangers:
         raise EdgeForgeError(f"constant folding renamed values: {sorted(map(str, strangers))[:5]}",
                              "please report it")
+    for node in graph:
+        node.metadata_props.update(roles.get(node.outputs[0].name, {}))
+    folded.metadata_props.update(model.metadata_props)
     lift_constants(folded)
     return folded
 

@@ -115,12 +115,10 @@ def _lower(graph: ir.Graph, node: ir.Node) -> None:
     def make(op: str, inputs: list[ir.Value], tail: str) -> ir.Value:
         return edit.node_before(node, op, inputs, f"{out.name}/{tail}", half)
 
-    def cut(start: int, tail: str) -> ir.Value:
-        bounds = [edit.int_vector(graph, [v]) for v in (start, start + width // 2, len(full) - 1)]
-        return make("Slice", [x, *bounds], tail)
-
     cos, sin = _broadcast(node, cos3), _broadcast(node, sin3)
-    low, high = cut(0, "lo"), cut(width // 2, "hi")
+    low, high = edit.nodes_before(node, "Split", [x, edit.int_vector(graph, [width // 2] * 2)],
+                                  {f"{out.name}/lo": half, f"{out.name}/hi": half},
+                                  [ir.AttrInt64("axis", len(full) - 1)])
     first = make("Sub", [make("Mul", [low, cos], "lo_cos"), make("Mul", [high, sin], "hi_sin")], "first")
     second = make("Add", [make("Mul", [high, cos], "hi_cos"), make("Mul", [low, sin], "lo_sin")], "second")
     joined = edit.node_before(node, "Concat", [first, second], f"{out.name}/joined", full,

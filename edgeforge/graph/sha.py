@@ -16,15 +16,15 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.graph.edit import Dim
 from edgeforge.graph.views import CancelViews, perm
-from edgeforge.quantize.encodings import Table
 
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Neg", "Sigmoid", "Tanh", "Softmax", "RMSNormalization", "MatMul",
               "Slice", "Identity", "Concat"}
-_AXIS_OPS = {"Softmax", "RMSNormalization", "Concat"}
+_AXIS_OPS = {"Softmax", "RMSNormalization", "Concat", "Split"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,17 @@ def split_heads(model: ir.Model, table: Table) -> Table:
     """Rewrites model in place; returns the table with the heads' encodings in place of the wholes'.
 
     Raises:
-        UnsupportedError: an op inside an attention mixes heads in a way this pass does not know.
+        UnsupportedError: an op inside an attention mixes heads in a way this pass does not know, or the heads
+            of an attention were not found.
     """
     work = _Splitter(model.graph, table)
     for node in list(model.graph):
         work.visit(node)
     ir.passes.Sequential(common.RemoveUnusedNodesPass(), CancelViews())(model)
+    for node in model.graph:
+        if _is_attention(node) and any(d != 1 for d in edit.known_dims(node.outputs[0])[:-2]):
+            raise UnsupportedError(f"{node.outputs[0].name}: attention over several heads is left",
+                                   "MHA -> SHA follows heads from Reshape [.., n*d] -> [.., n, d]")
     return work.finish()
 
 
@@ -64,6 +69,8 @@ class _Splitter:
             self._reshape(node)
         elif node.op_type == "Transpose":
             self._transpose(node)
+        elif node.op_type == "Split":
+            self._split(node)
         elif node.op_type in _POINTWISE:
             self._replicate(node)
         else:
@@ -135,6 +142,16 @@ class _Splitter:
         heads = [self._copy(node, node, [v], target, h) for h, v in enumerate(whole.heads)]
         self._keep(out, axes, whole.sizes, heads)
 
+    def _split(self, node: ir.Node) -> None:
+        whole = self._headed[_source(node)]
+        self._check_axes(node, whole.axes, len(edit.known_dims(node.outputs[0])))
+        ones = dict.fromkeys(whole.axes, 1)
+        made = [edit.nodes_before(node, "Split", [v, *node.inputs[1:]],
+                                  {f"{o.name}/h{h}": _with(edit.known_dims(o), ones) for o in node.outputs},
+                                  list(node.attributes.values())) for h, v in enumerate(whole.heads)]
+        for out, heads in zip(node.outputs, zip(*made, strict=True), strict=True):
+            self._keep(out, whole.axes, whole.sizes, heads)
+
     def _replicate(self, node: ir.Node) -> None:
         """Pointwise ops, softmax and matrix products: head by head, grouped keys read by several queries."""
         out = node.outputs[0]
@@ -154,7 +171,8 @@ class _Splitter:
         touched: set[int] = set()
         if node.op_type in _AXIS_OPS:
             attribute = node.attributes.get("axis")
-            touched = {(attribute.as_int() if attribute is not None else -1) % rank}
+            default = 0 if node.op_type == "Split" else -1
+            touched = {(attribute.as_int() if attribute is not None else default) % rank}
         elif node.op_type == "Slice":
             touched = {a % rank for a in edit.ints(node.inputs[3]) or range(rank)}
         elif node.op_type == "MatMul":
@@ -281,11 +299,22 @@ def _births(node: ir.Node) -> bool:
 
 def _reaches_product(value: ir.Value, depth: int = 12) -> bool:
     for use in value.uses():
-        if use.node.op_type == "MatMul" and not any(v is not None and v.is_initializer() for v in use.node.inputs):
+        if _is_attention(use.node):
             return True
-        if depth and use.node.op_type != "Conv" and _reaches_product(use.node.outputs[0], depth - 1):
+        if depth and use.node.op_type != "Conv" and any(_reaches_product(o, depth - 1) for o in use.node.outputs):
             return True
     return False
+
+
+def _is_attention(node: ir.Node) -> bool:
+    """A product of two activations?"""
+    return node.op_type == "MatMul" and not any(v is not None and _is_constant(v) for v in node.inputs)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    turn = edit.producer(value, "Transpose")
+    origin = turn.inputs[0] if turn is not None else value
+    return origin is not None and origin.is_initializer()
 
 
 def _tokens(shape: Sequence[Dim]) -> list[Dim]:

@@ -1,7 +1,8 @@
 """Cuts a decoder into parts, by bytes: embedding | decoder parts | LM head.
 
 A graph can be cut where exactly one computed value is alive; graph inputs (mask, RoPE rows, cache) and views
-of them may be read on both sides. The plan follows from the weights' bytes and a limit a part, not from a table of models.
+of them may be read on both sides. The plan follows from the weights' bytes and a limit a part, not from a
+table of models.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize.encodings import Table
 
 _VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "DequantizeLinear")
 

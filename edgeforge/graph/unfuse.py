@@ -10,8 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from edgeforge.graph import edit
-
-_VIEWS = ("Transpose", "Squeeze", "Unsqueeze", "Reshape")
+from edgeforge.graph.views import perm
 
 
 class SplitFused(ir.passes.InPlacePass):
@@ -24,8 +23,11 @@ class SplitFused(ir.passes.InPlacePass):
         changed = False
         for conv in [n for n in model.graph if n.op_type == "Conv"]:
             chain = _views(conv)
-            cuts = [_rows(use.node, chain[-1]) for use in chain[-1].uses()]
-            if not cuts or None in cuts or chain[-1].is_graph_output() or not _own(conv):
+            if chain[-1].is_graph_output() or not _own(conv):
+                continue
+            last, channels = (edit.known_dims(v)[a] for v, a in ((chain[-1], -1), (chain[0], 1)))
+            cuts = [_rows(use.node, chain[-1]) for use in chain[-1].uses() if last == channels]
+            if not cuts or None in cuts:
                 continue
             for use, rows in zip(list(chain[-1].uses()), cuts, strict=True):
                 if rows is not None:
@@ -37,15 +39,21 @@ class SplitFused(ir.passes.InPlacePass):
 
 
 def _views(conv: ir.Node) -> list[ir.Value]:
-    """The conv's output and the views behind it, up to the value that several nodes (or a slice) read."""
+    """The conv's output and what follows of: a Transpose that brings the channels to the end, Squeeze, Unsqueeze.
+
+    Not Reshape: behind one, the last dimension may be a head's.
+    """
     chain = [conv.outputs[0]]
-    while (user := edit.only_user(chain[-1])) is not None and user.op_type in _VIEWS:
+    while (user := edit.only_user(chain[-1])) is not None:
+        turn = user.op_type == "Transpose" and len(chain) == 1 and perm(user)[-1] == 1
+        if not turn and (user.op_type not in ("Squeeze", "Unsqueeze") or len(chain) == 1):
+            break
         chain.append(user.outputs[0])
     return chain
 
 
 def _rows(node: ir.Node, source: ir.Value) -> tuple[int, int] | None:
-    """The channels that node takes, when it is a plain slice of the last dimension of channels."""
+    """The channels that node takes, when it is a plain slice of source's last dimension."""
     bounds = edit.slice_bounds(node) if node.op_type == "Slice" and node.inputs[0] is source else None
     if bounds is None or set(bounds) != {len(edit.known_dims(source)) - 1}:
         return None

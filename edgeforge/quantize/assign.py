@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from edgeforge_runtime.manifest import COS, SIN, past_layer
 
+from edgeforge import encodings
+from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
-from edgeforge.quantize import encodings, roles
-from edgeforge.quantize.encodings import Encoding, Table, reals
+from edgeforge.quantize import roles
 
 Range = tuple[float, float]
 

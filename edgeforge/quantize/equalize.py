@@ -27,7 +27,7 @@ from edgeforge.quantize.parameters import Matrix, scale_inputs, scale_outputs
 if TYPE_CHECKING:
     from edgeforge.adapt.shape import Decoder
 
-_UP = {"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Concat", "Mul", "Add", "Sub",
+_UP = {"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Concat", "Mul", "Add", "Sub",
        "RotaryEmbedding"}
 """ops between a projection and the cache through which a channel's factor passes"""
 _DOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze"}

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from edgeforge.encodings import Encoding, Table
 from edgeforge.quantize import roles
-from edgeforge.quantize.encodings import Encoding, Table
 from edgeforge.quantize.parameters import matrix, put_matrix
 
 Floats = npt.NDArray[np.float32]

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign
-from edgeforge.quantize.encodings import Encoding, Table, reals
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
           "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeforge import __version__, gates
+from edgeforge.build import Build
 from edgeforge.gates import Check
-from edgeforge.stages.build import Build
 
 NOT_SEEN = (
     "No device was used: latency, memory and accuracy on a phone are not measured here.",

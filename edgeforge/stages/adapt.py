@@ -12,10 +12,10 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, checkpoint, evaluate
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
+from edgeforge.build import Build
 from edgeforge.calibrate import text
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.stages.build import Build
 
 REFERENCE = "reference"
 
@@ -28,7 +28,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model: Any = checkpoint.load_model(build.checkpoint)
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
-    evaluate.save_reference(out / REFERENCE, windows, evaluate.hf_logits(model, windows), decoder.vocab)
+    evaluate.save_reference(out / REFERENCE, windows, evaluate.hf_logits(model, windows))
     artifact.save_rope(out, *rope.tables(model, build.context))
     artifact.save_decoder(out, decoder)
     _manifest(build, decoder, model, tokenizer).save(out)

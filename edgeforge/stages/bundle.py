@@ -10,13 +10,13 @@ from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact, gates
 from edgeforge.backends import backend
+from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.report import html
 from edgeforge.report.record import Report, collect
 from edgeforge.stages import export
 from edgeforge.stages import split as split_stage
-from edgeforge.stages.build import Build
 
 REPORT = "report.json"
 

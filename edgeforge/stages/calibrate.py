@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgeforge.build import Build
 from edgeforge.calibrate.observe import ObservingExecutor
 from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import roles
 from edgeforge.stages import reading
-from edgeforge.stages.build import Build
 
 RANGES, GRAMS = "ranges.json", "grams"
 

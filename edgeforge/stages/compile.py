@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgeforge.backends import backend
+from edgeforge.build import Build
 from edgeforge.gates import Check
-from edgeforge.stages.build import Build
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:

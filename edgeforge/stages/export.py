@@ -10,12 +10,13 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import __version__, artifact, evaluate
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.export import aimet, record
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import adapt
-from edgeforge.stages.build import Build
+from edgeforge.stages.quantize import FLOAT
 
 ENCODINGS, VECTORS = "model.encodings", "vectors"
 STEPS = 3
@@ -24,8 +25,8 @@ STEPS = 3
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes model.onnx (float), model.encodings (AIMET 1.0.0) and vectors/{ar128,ar1_0,ar1_1,...}."""
-    artifact.copy_model(sources["transform"], out)
-    model = store.load(sources["transform"])
+    artifact.copy_model(sources["quantize"] / FLOAT, out)
+    model = store.load(out)
     table = Table.load(sources["quantize"] / FILE)
     parameters = [str(v.name) for v in model.graph.initializers.values()]
     aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")

@@ -7,11 +7,11 @@ from pathlib import Path
 from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact
+from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.graph.optimize import optimize
 from edgeforge.stages import adapt
-from edgeforge.stages.build import Build
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:

@@ -12,12 +12,12 @@ from edgeforge_runtime.session import Session
 
 from edgeforge import artifact, evaluate
 from edgeforge.artifact import Grid
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, gptq, qdq
-from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import adapt
-from edgeforge.stages.build import Build
 from edgeforge.stages.calibrate import GRAMS, RANGES, load_grams
 
 _JUDGE_BY_TASK = (25.0, 35.0)

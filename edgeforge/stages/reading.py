@@ -11,8 +11,8 @@ from edgeforge_runtime.session import Session
 
 from edgeforge import checkpoint
 from edgeforge.artifact import ROPE
+from edgeforge.build import Build
 from edgeforge.calibrate import text
-from edgeforge.stages.build import Build
 
 
 def windows(build: Build) -> list[text.Window]:

@@ -16,14 +16,15 @@ from edgeforge_runtime.executors.cpu import exact_options
 from edgeforge_runtime.manifest import IDS, Graph, Manifest, Part, Target, Tensor
 
 from edgeforge import artifact
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.export import record
 from edgeforge.gates import Check
 from edgeforge.graph import bind, edit, sha, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
-from edgeforge.quantize.encodings import FILE, Table
 from edgeforge.stages import export
-from edgeforge.stages.build import Build
+from edgeforge.stages.quantize import FLOAT
 
 PARTS, VECTORS = "parts", "vectors"
 
@@ -31,14 +32,14 @@ PARTS, VECTORS = "parts", "vectors"
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes parts/<graph>/model.onnx, vectors/<call>/<graph>/, table.json, and a manifest over the parts."""
     source = sources["transform"]
-    model = store.load(source)
+    model = store.load(sources["quantize"] / FLOAT)
     table = Table.load(sources["quantize"] / FILE)
     calls = load_calls(sources["export"] / export.VECTORS)
     checks: list[Check] = []
     if build.profile.split_heads:
         build.say("one attention a head")
         whole_table, table = table, sha.split_heads(model, table)
-        checks += _sha_gate(build, source, model, {k: _reals(c.inputs, whole_table) for k, c in calls.items()})
+        checks += _sha_gate(build, sources["quantize"] / FLOAT, model, {k: _reals(c.inputs, whole_table) for k, c in calls.items()})
     table.save(out / FILE)
     plan = split.plan(model.graph, table, build.recipe.split.part_bytes)
     build.say(f"{len(plan.bytes)} parts")

@@ -13,6 +13,7 @@ from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
+from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
 from edgeforge.calibrate.statistics import Gram, Peaks
 from edgeforge.errors import UnsupportedError
@@ -20,7 +21,6 @@ from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import equalize, outliers, rotate
 from edgeforge.stages import adapt, reading
-from edgeforge.stages.build import Build
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:

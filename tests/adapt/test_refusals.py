@@ -20,7 +20,8 @@ def _config(name: str, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(("config", "context", "named"), [
-    (lambda: _config("MistralConfig", sliding_window=16), 17, "sliding attention over 16 tokens, and the context is 17"),
+    (lambda: _config("MistralConfig", sliding_window=16), 17,
+     "sliding attention over 16 tokens, and the context is 17"),
     (lambda: _config("Gemma2Config", sliding_window=16), 17, "sliding attention over 16"),
     (lambda: _config("Qwen2Config", use_sliding_window=True, sliding_window=16, max_window_layers=0), 17, "over 16"),
     (lambda: _config("Gemma3TextConfig"), 16, "by different tables (sliding_attention, full_attention)"),
@@ -98,14 +99,14 @@ def test_what_torch_cannot_export_is_named_in_one_line() -> None:
 
     model.model.layers[0].mlp.forward = forward
     decoder = shape.decoder(model.config, HTP, 16)
-    with pytest.raises(UnsupportedError, match="torch could not export llama: .") as caught:
+    with pytest.raises(UnsupportedError, match="torch could not export llama: ") as caught:
         export.export(DecoderGraph(model, HTP), decoder)
     assert "\n" not in caught.value.message
     assert "\x1b" not in caught.value.message
 
 
 def test_a_model_without_rotary_module_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="no rotary embedding at model.rotary_emb"):
+    with pytest.raises(UnsupportedError, match="no rotary embedding at model"):
         DecoderGraph(tiny.build(_config("GPT2Config")), HTP)
-    with pytest.raises(UnsupportedError, match="no float32 frequencies at model.rotary_emb"):
+    with pytest.raises(UnsupportedError, match="no float32 frequencies at model"):
         rope.tables(tiny.build(_config("GPT2Config")), 16)

@@ -12,7 +12,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from edgeforge.adapt import rope
+from edgeforge.adapt import rope, shape
+from edgeforge.targets import HTP
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -72,7 +73,7 @@ def test_yarns_amplitude_comes_along() -> None:
 @pytest.mark.parametrize("family", ["phi3-partial", "llama-wide-heads", "smollm3"])
 def test_width_follows_the_rotated_part_of_the_head(family: str) -> None:
     model: Any = tiny.model(family)
-    decoder = tiny.shape.decoder(model.config, tiny.HTP, 8)
+    decoder = shape.decoder(model.config, HTP, 8)
     assert rope.tables(model, 8)[0].shape == (8, decoder.rotary // 2)
 
 

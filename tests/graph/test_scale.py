@@ -51,7 +51,8 @@ def test_weight_and_bias_together(add: str) -> None:
 
 def test_through_views_and_a_convolution() -> None:
     body = "a = Conv(x, w, bias)\n b = Transpose<perm=[0,2,3,1]>(a)\n y = Mul(b, half)"
-    changed, model = _apply(body, "float[1,8,1,s] x", "float[1,1,s,4] y", w=graphs.rows(4, 8, 1, 1), bias=graphs.rows(4))
+    changed, model = _apply(body, "float[1,8,1,s] x", "float[1,1,s,4] y", w=graphs.rows(4, 8, 1, 1),
+                            bias=graphs.rows(4))
     assert changed
     assert graphs.ops(model) == ["Conv", "Transpose"]
 

@@ -142,6 +142,43 @@ def test_a_projection_that_others_read_stays_whole(old: str, new: str, outputs: 
     assert not graphs.apply(SplitFused(), _fused(FUSED.replace(old, new), outputs), s=7)
 
 
+def test_a_slice_of_a_head_is_not_a_slice_of_channels() -> None:
+    """Behind a Reshape to [.., heads, d] the last dimension is d: rows 0..d/2 of the weight would be wrong."""
+    body = """
+        shape = Constant<value = int64[4] {1, -1, 2, 3}>()
+        zero = Constant<value = int64[1] {0}>()
+        one = Constant<value = int64[1] {1}>()
+        three = Constant<value = int64[1] {3}>()
+        c = Conv(x, w, bias)
+        t = Transpose<perm=[0,2,3,1]>(c)
+        r = Reshape(t, shape)
+        y = Slice(r, zero, one, three)
+        z = Slice(r, one, three, three)
+    """
+    assert not graphs.apply(SplitFused(), _fused(body, "float[1,s,2,1] y, float[1,s,2,2] z"), s=3)
+
+
+def test_a_slice_of_tokens_brought_to_the_end_is_not_one_of_channels() -> None:
+    body = FUSED.replace("perm=[0,2,3,1]", "perm=[0,2,1,3]").replace("(u, four, six", "(u, one, six")
+    model = graphs.parse(body, "float[1,8,1,6] x", "float[1,6,4] y, float[1,6,5] z", w=graphs.rows(6, 8, 1, 1),
+                         bias=graphs.rows(6))
+    assert not graphs.apply(SplitFused(), model)
+
+
+def test_a_dimension_added_behind_the_channels_is_not_the_channels() -> None:
+    body = """
+        four = Constant<value = int64[1] {4}>()
+        zero = Constant<value = int64[1] {0}>()
+        one = Constant<value = int64[1] {1}>()
+        c = Conv(x, w, bias)
+        t = Transpose<perm=[0,2,3,1]>(c)
+        u = Unsqueeze(t, four)
+        a = Slice(u, zero, one, four)
+        y = Relu(a)
+    """
+    assert not graphs.apply(SplitFused(), _fused(body, "float[1,1,s,6,1] y"), s=3)
+
+
 def test_grouped_convolutions_are_left_alone() -> None:
     body = FUSED.replace("Conv(x, w, bias)", "Conv<group=2>(x, w, bias)")
     model = graphs.parse(body, CONV_X, CONV_YZ, w=graphs.rows(6, 4, 1, 1), bias=graphs.rows(6))

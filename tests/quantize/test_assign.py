@@ -8,10 +8,10 @@ import pytest
 from quant_graphs import adapted, parse
 
 from edgeforge.calibrate import observe
+from edgeforge.encodings import Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign, roles
-from edgeforge.quantize.encodings import Table
 
 RANGE = (-2.0, 6.0)
 

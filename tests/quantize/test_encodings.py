@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from edgeforge import encodings
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
-from edgeforge.quantize import encodings
-from edgeforge.quantize.encodings import Encoding, Table
 
 BITS = st.sampled_from([4, 8, 16])
 REALS = st.floats(-1e4, 1e4, width=32)

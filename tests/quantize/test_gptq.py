@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_graphs import parse
 
+from edgeforge import encodings
+from edgeforge.encodings import Encoding, Table
 from edgeforge.graph import edit
-from edgeforge.quantize import encodings, gptq
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.quantize import gptq
 
 Array = npt.NDArray[np.floating]
 

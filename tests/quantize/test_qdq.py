@@ -12,11 +12,12 @@ import onnx_ir as ir
 import pytest
 from quant_graphs import adapted, parse, prefill, run
 
+from edgeforge import encodings
 from edgeforge.calibrate import observe
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit, requantize
-from edgeforge.quantize import assign, encodings, qdq
-from edgeforge.quantize.encodings import Encoding, Table
+from edgeforge.quantize import assign, qdq
 
 
 def exact(bits: int, signed: bool, exponent: int, zero: int = 0) -> Encoding:

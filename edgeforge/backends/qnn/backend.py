@@ -20,11 +20,11 @@ from edgeforge.backends.qnn.emulator import emulate
 from edgeforge.backends.qnn.job import GraphJob, PartJob
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.export import record
 from edgeforge.gates import Check
 from edgeforge.metrics import sqnr_db
-from edgeforge.quantize.encodings import FILE, Table
-from edgeforge.stages.build import Build
 
 DEVICE, TWIN = "device", "x86"
 _VECTORS = "vectors"

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from edgeforge import gates
+from edgeforge.errors import EXIT_GATE, GateError
+from edgeforge.gates import Check
+
+
+@pytest.mark.parametrize(("value", "threshold", "sense", "passed"), [
+    (30.0, 30.0, "at least", True), (29.999, 30.0, "at least", False), (math.inf, 30.0, "at least", True),
+    (-math.inf, 30.0, "at least", False), (math.nan, 30.0, "at least", False),
+    (0.02, 0.02, "at most", True), (0.021, 0.02, "at most", False), (math.inf, 0.02, "at most", False),
+    (math.nan, 0.02, "at most", False), (math.nan, None, "at least", True), (-1e9, None, "at most", True),
+])
+def test_verdicts(value: float, threshold: float | None, sense: str, passed: bool) -> None:
+    assert Check("x", value, "dB", threshold, sense).passed is passed  # type: ignore[arg-type]
+
+
+def test_require_names_the_stage_and_every_failure_and_nothing_else() -> None:
+    checks = [Check("logits", 12.345678, "dB", 30, note="row 7"), Check("KL", 0.5, "nats", 0.02, "at most"),
+              Check("fine", 99, "dB", 30)]
+    with pytest.raises(GateError) as caught:
+        gates.require("quantize", checks, "take more bits")
+    message = str(caught.value)
+    assert "gate after quantize failed" in message
+    assert "logits 12.35 dB (at least 30): row 7" in message
+    assert "KL 0.5 nats (at most 0.02)" in message
+    assert "fine" not in message
+    assert "hint: take more bits" in message
+    assert caught.value.exit_code == EXIT_GATE == 3
+
+
+def test_require_is_silent_when_all_pass() -> None:
+    gates.require("adapt", [Check("logits", 100, "dB", 60), Check("told", math.nan, "dB")], "")
+
+
+def test_saved_verdicts_come_back_with_their_infinities(tmp_path: Path) -> None:
+    checks = [Check("a", math.inf, "dB", 60.0, note="n"), Check("b", -math.inf, "dB"),
+              Check("c", 0.1, "x", 1, "at most")]
+    gates.save(tmp_path, checks)
+    assert gates.load(tmp_path) == checks
+    text = (tmp_path / gates.FILE).read_text()
+    assert "Infinity" not in text, "JSON has no infinities"
+    json.loads(text, parse_constant=pytest.fail)
+    gates.save(tmp_path, [Check("d", math.nan, "dB", 1)])
+    assert not gates.load(tmp_path)[0].passed
