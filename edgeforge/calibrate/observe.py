@@ -105,16 +105,17 @@ class TappedExecutor:
 
 
 class ObservingExecutor(TappedExecutor):
-    """A tapped graph that also keeps the range of every activation."""
+    """A tapped graph that also widens ranges by what every activation holds."""
 
-    def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
+    def __init__(self, model: ir.Model, ranges: Ranges, taps: Collection[str], see: See, folder: Path,
+                 threads: int) -> None:
         self._names = instrument(model)
+        self._ranges = ranges
         super().__init__(model, taps, see, folder, threads)
-        self.ranges = Ranges()
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         made = super().run(graph, feeds)
         lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
         for name, low, high in zip(self._names, lows, highs, strict=True):
-            self.ranges.widen(name, float(low), float(high))
+            self._ranges.widen(name, float(low), float(high))
         return made

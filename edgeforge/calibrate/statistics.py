@@ -32,7 +32,6 @@ class Gram:
 
     def __init__(self) -> None:
         self.total: Floats | None = None
-        self.tokens = 0
 
     def see(self, array: Floats) -> None:
         """Adds the rows of array, whose last axis is the channels."""
@@ -40,11 +39,14 @@ class Gram:
         if self.total is None:
             self.total = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
         self.total += rows.T @ rows
-        self.tokens += len(rows)
+
+    def matrix(self) -> Floats:
+        """The sum so far; ValueError when nothing was seen."""
+        if self.total is None:
+            raise ValueError("nothing was seen")
+        return self.total
 
     def principal(self) -> npt.NDArray[np.float64]:
         """The direction in which the rows are largest."""
-        if self.total is None:
-            raise ValueError("nothing was seen")
-        _, vectors = np.linalg.eigh(self.total.astype(np.float64))
+        _, vectors = np.linalg.eigh(self.matrix().astype(np.float64))
         return vectors[:, -1]

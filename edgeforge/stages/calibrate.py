@@ -4,56 +4,87 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from edgeforge.build import Build
-from edgeforge.calibrate.observe import ObservingExecutor
+from edgeforge.calibrate.observe import ObservingExecutor, Ranges, TappedExecutor
 from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
-from edgeforge.graph import store
+from edgeforge.graph import edit, store
 from edgeforge.quantize import roles
 from edgeforge.stages import reading
 
 RANGES, GRAMS = "ranges.json", "grams"
+_INDEX = "index.json"
+_AT_ONCE = 1 << 30
+"""bytes of Gram matrices that are summed in one reading of the text; more of them take more readings"""
+
+Floats = npt.NDArray[np.float32]
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes ranges.json {value: [smallest, largest]} and grams/ (empty unless rounding is gptq)."""
     source = sources["transform"]
-    model = store.load(source)
-    products = roles.products(model.graph) if build.recipe.quantize.rounding == "gptq" else {}
-    grams = {name: Gram() for name in set(products.values())}
-
-    def see(name: str, array: npt.NDArray[np.float32]) -> None:
-        # A 1x1 convolution reads [1, channels, 1, tokens].
-        grams[name].see(array[0, :, 0].T)
-
-    with tempfile.TemporaryDirectory(dir=out) as scratch:
-        observer = ObservingExecutor(model, grams, see, Path(scratch), build.threads)
-        tokens = reading.read(build, source, observer)
-    ranges = dict(sorted(observer.ranges.seen.items()))
-    (out / RANGES).write_text(json.dumps(ranges, indent=0) + "\n", encoding="utf-8")
-    save_grams(out / GRAMS, grams)
-    return [Check("calibrate: values watched", len(ranges), "values"),
-            Check("calibrate: Gram matrices", len(grams), "values"),
+    wanted = _gram_values(store.load(source).graph) if build.recipe.quantize.rounding == "gptq" else {}
+    (out / GRAMS).mkdir()
+    index: dict[str, str] = {}
+    ranges, tokens = Ranges(), 0
+    for number, names in enumerate(passes(wanted)):
+        build.say(f"reading {number + 1}")
+        grams = {name: Gram() for name in names}
+        tokens = _read(build, source, out, grams, None if number else ranges)
+        for name, gram in grams.items():
+            index[name] = f"{len(index)}.npy"
+            np.save(out / GRAMS / index[name], gram.matrix())
+    (out / GRAMS / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+    (out / RANGES).write_text(json.dumps(dict(sorted(ranges.seen.items())), indent=0) + "\n", encoding="utf-8")
+    return [Check("calibrate: values watched", len(ranges.seen), "values"),
+            Check("calibrate: Gram matrices", len(index), "values"),
             Check("calibrate: tokens read", tokens, "tokens", 1)]
 
 
-def save_grams(folder: Path, grams: dict[str, Gram]) -> None:
-    """One float32 matrix a file, and index.json {value: file}."""
-    folder.mkdir()
-    index = {}
-    for i, (name, gram) in enumerate(sorted(grams.items())):
-        if gram.total is not None:
-            index[name] = f"{i}.npy"
-            np.save(folder / index[name], gram.total)
-    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-def load_grams(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
+def load_grams(folder: Path) -> dict[str, Floats]:
     """X'X by value name, memory-mapped."""
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
     return {name: np.load(folder / file, mmap_mode="r") for name, file in index.items()}
+
+
+def _read(build: Build, source: Path, out: Path, grams: dict[str, Gram], ranges: Ranges | None) -> int:
+    """One reading of the text; fills grams, and ranges if there are any to fill."""
+    def see(name: str, array: Floats) -> None:
+        # A 1x1 convolution reads [1, channels, 1, tokens].
+        grams[name].see(array[0, :, 0].T)
+
+    model = store.load(source)
+    with tempfile.TemporaryDirectory(dir=out) as scratch:
+        if ranges is None:
+            executor = TappedExecutor(model, grams, see, Path(scratch), build.threads)
+        else:
+            executor = ObservingExecutor(model, ranges, grams, see, Path(scratch), build.threads)
+        return reading.read(build, source, executor)
+
+
+def _gram_values(graph: ir.Graph) -> dict[str, int]:
+    """What 1x1 convolutions read, and how many channels it has."""
+    wanted = set(roles.products(graph).values())
+    shapes = {str(v.name): edit.known_dims(v) for v in roles.values(graph) if v.name in wanted}
+    return {name: int(shape[1]) for name, shape in shapes.items() if len(shape) == 4}
+
+
+def passes(channels: dict[str, int], at_once: int = _AT_ONCE) -> Iterable[list[str]]:
+    """The values in groups whose matrices fit at once; at least one group, for the ranges."""
+    group: list[str] = []
+    size = 0
+    for name, width in channels.items():
+        cost = 4 * width**2
+        if group and size + cost > at_once:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += cost
+    yield group

@@ -12,6 +12,7 @@ from onnx_ir.passes import common
 
 from edgeforge.calibrate import observe
 from edgeforge.calibrate.statistics import Floats, Gram, Peaks
+from edgeforge.stages.calibrate import passes
 
 CALL = Graph(2, 2, ())
 
@@ -30,14 +31,15 @@ def test_only_what_is_computed_or_comes_in_is_watched() -> None:
 
 def test_ranges_widen_over_calls_and_taps_show_every_value(tmp_path: Path) -> None:
     seen: list[tuple[str, Floats]] = []
-    executor = observe.ObservingExecutor(model(), ["y", "z"], lambda n, a: seen.append((n, a)), tmp_path, 1)
+    ranges = observe.Ranges()
+    executor = observe.ObservingExecutor(model(), ranges, ["y", "z"], lambda n, a: seen.append((n, a)), tmp_path, 1)
     first = np.array([[1, -2, 3, 4], [0, 0, 0, 1]], np.float32)
     second = np.array([[-5, 1, 1, 2]], np.float32)
     made = executor.run(CALL, {"x": first})
     executor.run(CALL, {"x": second})
     executor.close()
     assert set(made) == {"z", "y"}
-    assert executor.ranges.seen == {"x": (-5, 4), "y": (-2, 12), "z": (0, 0)}
+    assert ranges.seen == {"x": (-5, 4), "y": (-2, 12), "z": (0, 0)}
     taps = [a for n, a in seen if n == "y"]
     np.testing.assert_array_equal(taps[0], first * np.arange(4))
     np.testing.assert_array_equal(taps[1], second * np.arange(4))
@@ -67,10 +69,15 @@ def test_gram_matrices_add_up_and_know_their_strongest_direction() -> None:
     for call in calls:
         gram.see(call)
     rows = np.concatenate([c.reshape(-1, 3) for c in calls])
-    assert gram.tokens == 11
-    assert gram.total is not None
-    np.testing.assert_allclose(gram.total, rows.T @ rows, rtol=1e-5)
+    np.testing.assert_allclose(gram.matrix(), rows.T @ rows, rtol=1e-5)
     assert abs(gram.principal() @ strong) == pytest.approx(1, abs=1e-2)
+
+
+def test_gram_matrices_that_do_not_fit_at_once_take_more_readings() -> None:
+    wide = {"a": 10, "b": 10, "c": 20, "d": 1}
+    assert list(passes(wide, 800)) == [["a", "b"], ["c"], ["d"]]
+    assert list(passes(wide)) == [["a", "b", "c", "d"]]
+    assert list(passes({})) == [[]]
 
 
 def test_a_gram_of_nothing_has_no_direction() -> None:
