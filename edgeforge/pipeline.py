@@ -23,13 +23,12 @@ from typing import Any, Literal
 import psutil
 
 from edgeforge import __version__, checkpoint, gates, targets
-from edgeforge.build import Build
+from edgeforge.build import STAMP, Build
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
 
-STAMP = "stage.json"
 _PACKAGE = Path(__file__).parent
 _CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
