@@ -37,7 +37,11 @@ def build(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")] = False,
 ) -> None:
     """Builds a bundle: every stage measured, finished stages reused. Exit 3: a gate failed."""
-    out = pipeline.build(recipe.load(path), _tell_json if as_json else _Screen().tell)
+    screen = _Screen()
+    try:
+        out = pipeline.build(recipe.load(path), _tell_json if as_json else screen.tell)
+    finally:
+        screen.close()
     if as_json:
         _line({"event": "built", "out": str(out)})
     else:
@@ -46,7 +50,7 @@ def build(
 
 @app.command()
 def run(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or any stage's artifact from adapt on.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or what adapt ... quantize or split left in the cache.")],
     prompt: Annotated[str, typer.Argument(help="What the user says.")],
     on: Annotated[str, typer.Option(help="cpu, or htp: Qualcomm's emulator (slow).")] = "cpu",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 256,
@@ -79,6 +83,10 @@ class _Screen:
     def __init__(self) -> None:
         self._status = _err.status("")
 
+    def close(self) -> None:
+        """Gives the terminal back."""
+        self._status.stop()
+
     def tell(self, event: pipeline.Event) -> None:
         if event.kind in ("started", "step"):
             self._status.update(f"[bold]{event.stage}[/bold] {escape(event.text)}")
@@ -88,14 +96,14 @@ class _Screen:
         cost = f"{event.seconds:.1f} s, {event.peak_mib} MiB"
         state = "cached" if event.kind == "cached" else cost
         _out.print(f"[bold]{event.stage:10}[/bold] [dim]{state}[/dim]")
-        if event.kind == "done":
+        if event.kind in ("done", "failed"):
             for check in event.checks:
                 _out.print(_render(check), highlight=False)
 
 
 def _render(check: Check) -> str:
     bound = "" if check.threshold is None else f"  [dim]({check.sense} {check.threshold:g})[/dim]"
-    mark = "[green]✓[/green]" if check.threshold is not None and check.passed else " "
+    mark = " " if check.threshold is None else "[green]✓[/green]" if check.passed else "[red]✗[/red]"
     note = f"  [dim]{escape(check.note)}[/dim]" if check.note else ""
     name = check.name.partition(": ")[2]
     return f"  {mark} {escape(name)}: {check.value:.4g} {check.unit}{bound}{note}"

@@ -8,11 +8,13 @@ its place by one rename, after its gate has passed; a failed or killed stage lea
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import importlib.metadata
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import edgeforge_runtime
 import psutil
+from edgeforge_runtime.errors import RunError
 
 from edgeforge import __version__, checkpoint, gates, targets
 from edgeforge.build import STAMP, Build
@@ -29,7 +33,9 @@ from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE, _RUNTIME = Path(__file__).parent, Path(edgeforge_runtime.__file__).parent
+_MARK = ".edgeforge-"
+"""in the name of a folder that is being made, before the maker's process id; nobody else's folder has it"""
 _CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
 
@@ -80,10 +86,10 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a stage: it was found, began, reports a step, or is done (with its checks)."""
+    """What happened to a stage: it was found, began, reports a step, is done, or fell short of its gate."""
 
     stage: str
-    kind: Literal["cached", "started", "step", "done"]
+    kind: Literal["cached", "started", "step", "done", "failed"]
     text: str = ""
     seconds: float = 0.0
     peak_mib: int = 0
@@ -98,7 +104,7 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
     """
     found = checkpoint.open_checkpoint(recipe.model)
     chip = targets.chip(recipe.target.chip)
-    workers = threads or psutil.cpu_count(logical=False) or 1
+    workers = threads or min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
     _guard(recipe.out)
     artifacts: dict[str, Path] = {}
     keys: dict[str, str] = {}
@@ -125,14 +131,24 @@ def _run(stage: Stage, job: Build, artifacts: dict[str, Path], place: Path, key:
     begun = time.perf_counter()
     with _whole(place) as out:
         with TreePeak() as peak:
-            checks = stage.run(job, {name: artifacts[name] for name in stage.needs}, out)
-        gates.require(stage.name, checks, f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe")
+            checks = _checks(stage, job, {name: artifacts[name] for name in stage.needs}, out)
         seconds = time.perf_counter() - begun
+        if not all(c.passed for c in checks):
+            tell(Event(stage.name, "failed", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
+        hint = f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe"
+        gates.require(stage.name, checks, hint)
         gates.save(out, checks)
         stamp = {"stage": stage.name, "key": key, "seconds": round(seconds, 2), "peak_rss_mib": peak.mib,
                  "edgeforge": __version__, "tools": _versions(stage), "files": _sizes(out)}
         (out / STAMP).write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
     tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
+
+
+def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    try:
+        return stage.run(job, sources, out)
+    except RunError as error:
+        raise EdgeForgeError(f"{stage.name}: {error}", "the runtime could not run this stage's model") from error
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -155,7 +171,8 @@ def _key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
         "recipe": [p.model_dump(mode="json") if hasattr(p, "model_dump") else p for p in parts],
         "code": _code(stage), "tools": _versions(stage), "threads": job.threads,
-        "chip": repr(job.chip), "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
+        "chip": repr(job.chip), "python": platform.python_version(),
+        "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
         "text": _text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -171,10 +188,9 @@ def _text(recipe: Recipe) -> str | None:
 
 def _code(stage: Stage) -> str:
     digest = hashlib.sha256()
-    for room in (*_CORE, *stage.rooms):
-        path = _PACKAGE / room
+    for path in (_RUNTIME, *(_PACKAGE / room for room in (*_CORE, *stage.rooms))):
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -199,7 +215,7 @@ def _whole(place: Path) -> Iterator[Path]:
     """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _sweep(place.parent)
-    work = place.parent / f".{place.name}-{os.getpid()}"
+    work = place.parent / f".{place.name}{_MARK}{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     old = work.with_name(work.name + "-old")
@@ -209,8 +225,10 @@ def _whole(place: Path) -> Iterator[Path]:
             place.replace(old)
         work.replace(place)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free disk space, or choose another `out`" if full else "see the message; nothing half-made is left"
         raise EdgeForgeError(f"{error.filename or place}: {error.strerror or error}",
-                             "free disk space or choose another `out`; finished stages stay cached") from error
+                             f"{hint}; finished stages stay cached") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -218,7 +236,7 @@ def _whole(place: Path) -> Iterator[Path]:
 
 def _sweep(folder: Path) -> None:
     """Removes what builds that were killed left half-made."""
-    for path in folder.glob(".*-*"):
-        owner = path.name.removesuffix("-old").rpartition("-")[2]
+    for path in folder.glob(f".*{_MARK}*"):
+        owner = path.name.removesuffix("-old").rpartition(_MARK)[2]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
             shutil.rmtree(path, ignore_errors=True)

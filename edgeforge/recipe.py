@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from edgeforge import targets
 from edgeforge.errors import RecipeError
+
+_STEPS, _LEAST_CONTEXT = 3, 32
 
 
 class _Section(BaseModel):
@@ -37,8 +39,10 @@ class Target(_Section):
 
     @model_validator(mode="after")
     def _prefill_fits(self) -> Target:
-        if self.prefill >= self.context:
-            raise ValueError(f"prefill {self.prefill} must be smaller than context {self.context}")
+        least = max(2 * self.prefill + _STEPS, _LEAST_CONTEXT)
+        if self.context < least:
+            raise ValueError(f"context {self.context} is too short: the gates read two chunks of prefill "
+                             f"{self.prefill} and a few single steps, at least {least} tokens")
         return self
 
 
@@ -93,6 +97,8 @@ class Gates(_Section):
     quantize_ppl: float = 1.02
     sha_db: float = 60
     split_db: float = 60
+    wide_db: float = 15
+    """prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth"""
     emulator_db: float = 40
     shared_bytes: float = 1.05
 
@@ -110,6 +116,16 @@ class Recipe(_Section):
     gates: Gates = Gates()
 
 
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice: YAML would drop the first one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [k for i, k in enumerate(keys) if k in keys[:i]]:
+            raise yaml.MarkedYAMLError(problem=f"key {twice[0]!r} is given twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path) -> Recipe:
     """Reads a recipe file.
 
@@ -117,7 +133,7 @@ def load(path: Path) -> Recipe:
         RecipeError: not there, not YAML, an unknown key (with the nearest known one) or a wrong value.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise RecipeError(f"recipe {path}: {error.strerror}", "give the path of a recipe file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -131,8 +147,8 @@ def load(path: Path) -> Recipe:
     base = path.resolve().parent
     text = recipe.calibrate.text
     return recipe.model_copy(update={
-        "model": base / recipe.model, "out": (base / recipe.out).resolve(),
-        "calibrate": recipe.calibrate.model_copy(update={"text": base / text if text else None})})
+        "model": base / recipe.model.expanduser(), "out": (base / recipe.out.expanduser()).resolve(),
+        "calibrate": recipe.calibrate.model_copy(update={"text": base / text.expanduser() if text else None})})
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:

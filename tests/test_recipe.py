@@ -95,7 +95,7 @@ def test_a_chip_that_nobody_knows_suggests_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "said"), [
-    ("prefill: 1024", "prefill 1024 must be smaller than context 1024"),
+    ("prefill: 1024", "context 1024 is too short"),
     ("prefill: 1", "target.prefill: "), ("context: 1", "target.context: "), ("context: 32769", "target.context: ")])
 def test_widths_that_cannot_be(tmp_path: Path, target: str, said: str) -> None:
     text = MINIMAL.replace("gen-3}", f"gen-3, {target}}}")
@@ -120,3 +120,16 @@ def test_a_recipe_cannot_be_changed_by_accident(tmp_path: Path) -> None:
     made = _load(tmp_path, MINIMAL)
     with pytest.raises(Exception, match="frozen"):
         made.out = Path("x")  # type: ignore[misc]
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: m\nout: o\ntarget: {chip: snapdragon-8-gen-3}\nquantize: {weights: 4}\nquantize: {kv: 8}\n")
+    with pytest.raises(RecipeError, match="'quantize' is given twice"):
+        recipe.load(path)
+
+
+def test_a_home_folder_means_home(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: ~/m\nout: o\ntarget: {chip: snapdragon-8-gen-3}\n")
+    assert recipe.load(path).model == Path.home() / "m"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def record(session: Session, recorder: Recorder, ids: npt.NDArray[np.int64], chu
         session.step(int(token))
     wide = [c for c in recorder.calls if c.ar == chunk]
     return [wide[1], *(c for c in recorder.calls if c.ar == 1)]
+
+
+def one_a_width(labels: Iterable[str]) -> list[str]:
+    """The labels of one prefill call and the first decode call, widest first."""
+    names = sorted(labels)
+    return [next(n for n in names if not n.startswith("ar1_")), "ar1_0"]
 
 
 def save(folder: Path, call: Call) -> None:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize.parameters import Matrix, scale_inputs, scale_outputs
+from edgeforge.quantize.parameters import Matrix, parameter, scale_inputs, scale_outputs
 
 if TYPE_CHECKING:
     from edgeforge.adapt.shape import Decoder
@@ -78,11 +78,11 @@ def _equalize(value: ir.Value, decoder: Decoder, peaks: Matrix) -> None:
     source = _projection(value)
     s = factors(peaks, decoder.rotary if keys else 0)
     by_head = s.repeat(decoder.heads // decoder.kv_heads, 0).reshape(-1)
-    if keys:
-        query = _projection(product.inputs[0])
-        scale_outputs(query, by_head)
-    else:
-        scale_inputs(_reader(product.outputs[0]), by_head)
+    other = _projection(product.inputs[0]) if keys else _reader(product.outputs[0])
+    for node in (source, other):  # refuse before anything is changed
+        for index in range(1, len(node.inputs)):
+            parameter(node, index)
+    (scale_outputs if keys else scale_inputs)(other, by_head)
     scale_outputs(source, 1 / s.reshape(-1))
 
 

@@ -143,8 +143,3 @@ def _scale_of(value: ir.Value, table: Table) -> np.float32:
     if str(value.name) not in table:
         raise EdgeForgeError(f"{value.name} has no encoding, so the bias of its product has no grid")
     return np.float32(table[str(value.name)].steps())
-
-
-def real_values(table: Table) -> dict[str, tuple[float, int]]:
-    """Per-tensor scale and zero point by value name (for a manifest's graph inputs and outputs)."""
-    return {name: (float(e.scale), int(e.zero_point)) for name, e in table.items() if e.scale.ndim == 0}

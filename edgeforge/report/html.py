@@ -20,7 +20,7 @@ def render(report: Report) -> str:
     """The whole page."""
     title = f"{escape(report.model)} for {escape(report.chip)}, context {report.context}"
     body = "".join(_stage(s) for s in report.stages)
-    cost = f"EdgeForge {escape(report.edgeforge)}; {report.seconds:.0f} s of work, at most {report.peak_mib} MiB."
+    cost = escape(f"EdgeForge {report.edgeforge}. " + ". ".join(report.bounds) + ".")
     unseen = "".join(f"<li>{escape(line)}</li>" for line in report.not_seen)
     return (f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
             f"<h1>{title}</h1><p>{cost}</p>{body}"

@@ -48,9 +48,16 @@ class Report:
         """Resident memory of the build's whole process tree at its largest."""
         return max(s.peak_rss_mib for s in self.stages)
 
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """What the whole build took, beside what it may take for a 135M model on 2 cores."""
+        return (f"{self.seconds:.0f} s in all stages; bound for SmolLM2-135M on 2 cores: 900 s",
+                f"{self.peak_mib / 1024:.1f} GiB at most, the whole process tree; bound: 6 GiB")
+
     def save(self, path: Path) -> None:
         """JSON without infinities: they become strings."""
-        path.write_text(json.dumps(_plain(asdict(self)), indent=1) + "\n", encoding="utf-8")
+        plain = _plain(asdict(self) | {"bounds": list(self.bounds)})
+        path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
 def collect(build: Build, sources: dict[str, Path]) -> Report:

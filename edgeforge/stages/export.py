@@ -49,6 +49,5 @@ def _vectors(build: Build, sources: dict[str, Path]) -> list[record.Call]:
     with np.load(folder / artifact.ROPE) as tables:
         session = Session(manifest, target, recorder, tables["cos"], tables["sin"])
     ids = np.load(sources["adapt"] / adapt.REFERENCE / evaluate.IDS)[0]
-    prefill = build.recipe.target.prefill
     with session:
-        return record.record(session, recorder, ids, min(prefill, (build.context - STEPS) // 2), STEPS)
+        return record.record(session, recorder, ids, build.recipe.target.prefill, STEPS)

@@ -29,6 +29,7 @@ _NOISE = re.compile(
 )
 _NODE = re.compile(r"\{\s*name:\s*(.*?),\s*type:\s*(.*?)\s*\}")
 _MAX_LINES, _MAX_NODES = 6, 12
+_LIVE: set[subprocess.Popen[bytes]] = set()
 _DYING_S = 10.0
 
 
@@ -91,13 +92,22 @@ def run_child(
             env=merged,
             start_new_session=True,
         )
+        _LIVE.add(child)
         try:
             code: int | None = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end(child)
+            _LIVE.discard(child)
     return ChildRun(code, time.monotonic() - start, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def stop_all() -> None:
+    """Ends every child that is running now, from whichever thread it was started; their callers see SIGKILL."""
+    for child in list(_LIVE):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
