@@ -209,7 +209,10 @@ def _not_a_folder(given: str, path: Path) -> CheckpointError | UnsupportedError:
             f"there is no folder {given}; it looks like a hub id, and EdgeForge does not download",
             f"`hf download {given} --local-dir DIR`, then give DIR",
         )
-    return CheckpointError(f"there is no folder {given}", "check the path (in a recipe: relative to the recipe's folder); nothing is downloaded from a hub")
+    return CheckpointError(
+        f"there is no folder {given}",
+        "check the path (in a recipe: relative to the recipe's folder); nothing is downloaded from a hub",
+    )
 
 
 def _gguf(given: str) -> UnsupportedError:

@@ -52,6 +52,17 @@ def test_everything_is_on_the_accelerator(checks: dict[str, dict[str, Any]]) -> 
     assert all(c["value"] == 0 for c in placed)
 
 
+def test_the_build_needs_at_most_6_gib(bundle: Path) -> None:
+    report = json.loads((bundle / "report.json").read_text())
+    assert max(s["peak_rss_mib"] for s in report["stages"]) <= 6 * 1024
+
+
+def test_the_emulator_agrees_at_full_depth(checks: dict[str, dict[str, Any]]) -> None:
+    steps = [c["value"] for n, c in checks.items() if n.startswith("compile: decode step")]
+    assert len(steps) == 3
+    assert min(steps) >= 40
+
+
 def test_weights_are_stored_once(bundle: Path, checks: dict[str, dict[str, Any]]) -> None:
     """Both graph names are read back from the binary that the claim is about."""
     for part in read_binaries(sorted((bundle / "device").glob("*.bin"))):

@@ -15,6 +15,9 @@ from edgeforge.gates import Check
 class Backend(Protocol):
     """What a vendor's package gives to the pipeline; `edgeforge.backends.<name>.backend` holds one as BACKEND."""
 
+    not_seen: tuple[str, ...]
+    """what this machine cannot show about the compiled files; the report says it"""
+
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""
         ...

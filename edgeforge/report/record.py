@@ -12,14 +12,6 @@ from edgeforge import __version__, gates
 from edgeforge.build import STAMP, Build
 from edgeforge.gates import Check
 
-NOT_SEEN = (
-    "No device was used: latency, memory and accuracy on a phone are not measured here.",
-    "The device binary with shared weights cannot be loaded on x86. Its graphs ran in the process that "
-    "compiled them, and it and its unshared x86 twin were read back and compared: graph names, inputs, "
-    "outputs, encodings, op counts, chip.",
-    "Emulator times say nothing about device times.",
-)
-
 
 @dataclass(frozen=True)
 class StageReport:
@@ -37,7 +29,7 @@ class Report:
     context: int
     edgeforge: str
     stages: tuple[StageReport, ...]
-    not_seen: tuple[str, ...] = NOT_SEEN
+    not_seen: tuple[str, ...]
 
     @property
     def seconds(self) -> float:
@@ -60,10 +52,10 @@ class Report:
         path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
-def collect(build: Build, sources: dict[str, Path]) -> Report:
+def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...]) -> Report:
     """Reads every finished stage's stamp and gate; sources are in the order of the build."""
     stages = tuple(_stage(path) for path in sources.values())
-    return Report(build.checkpoint.folder.name, build.chip.name, build.context, __version__, stages)
+    return Report(build.checkpoint.folder.name, build.chip.name, build.context, __version__, stages, not_seen)
 
 
 def _stage(path: Path) -> StageReport:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from qnn_fixtures import pid_is_running
 
-from edgeforge.backends.qnn.process import culprits, run_child
+from edgeforge.backends.qnn.process import culprits, run_child, stop_all
 
 
 def python(code: str) -> list[str]:
@@ -67,3 +68,15 @@ def test_culprits_name_the_operator_and_leave_out_its_shell() -> None:
 def test_culprits_fall_back_to_the_last_lines() -> None:
     assert culprits("one\n\ntwo\n") == ("one", "two")
     assert culprits("") == ()
+
+
+def test_stop_all_ends_children_of_other_threads(tmp_path: Path) -> None:
+    """What a build does with the second compiler when the first one failed, or on Ctrl-C."""
+    command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
+    log = tmp_path / "log"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_child, command, log=log, timeout_s=300)
+        while not (log.is_file() and log.read_text()):
+            time.sleep(0.05)
+        stop_all()
+        assert "SIGKILL" in running.result(timeout=60).ending()
