@@ -10,6 +10,9 @@ from edgeforge.checkpoint import Checkpoint
 from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip, Profile
 
+STAMP = "stage.json"
+"""in every finished artifact: what made it, from what, how long it took"""
+
 
 @dataclass(frozen=True)
 class Build:

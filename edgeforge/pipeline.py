@@ -23,13 +23,12 @@ from typing import Any, Literal
 import psutil
 
 from edgeforge import __version__, checkpoint, gates, targets
-from edgeforge.build import Build
+from edgeforge.build import STAMP, Build
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
 
-STAMP = "stage.json"
 _PACKAGE = Path(__file__).parent
 _CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
@@ -59,12 +58,14 @@ STAGES = (
           ("adapt", "calibrate/text.py", "graph/store.py", "stages/adapt.py"), (*_TORCH, *_ONNX, *_ORT, "onnxscript")),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db],
           ("graph", "stages/adapt.py", "stages/optimize.py"), (*_ONNX, *_ORT)),
-    Stage("transform", ("adapt", "optimize"), lambda r: [r.quantize.transforms, r.gates.optimize_db],
-          ("quantize", "graph/edit.py", "stages/adapt.py", "stages/transform.py"), (*_ONNX, *_ORT)),
-    Stage("calibrate", ("transform",), lambda r: [r.calibrate],
-          ("calibrate", "quantize/roles.py", "graph/edit.py", "stages/calibrate.py"), (*_ONNX, *_ORT)),
+    Stage("transform", ("adapt", "optimize"),
+          lambda r: [r.calibrate, r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
+          ("quantize", "calibrate", "graph", "stages/adapt.py", "stages/reading.py", "stages/transform.py"),
+          (*_ONNX, *_ORT)),
+    Stage("calibrate", ("transform",), lambda r: [r.calibrate, r.quantize.rounding],
+          ("quantize", "calibrate", "graph", "stages/reading.py", "stages/calibrate.py"), (*_ONNX, *_ORT)),
     Stage("quantize", ("adapt", "transform", "calibrate"), lambda r: [r.quantize, r.gates],
-          ("quantize", "graph/edit.py", "stages/quantize.py"), (*_ONNX, *_ORT)),
+          ("quantize", "calibrate", "graph", "stages/calibrate.py", "stages/quantize.py"), (*_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [],
           ("export", "stages/export.py"), (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.split_db],
@@ -155,7 +156,7 @@ def _key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "recipe": [p.model_dump(mode="json") if hasattr(p, "model_dump") else p for p in parts],
         "code": _code(stage), "tools": _versions(stage), "threads": job.threads,
         "chip": repr(job.chip), "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
-        "text": _text(job.recipe) if stage.name == "calibrate" else None,
+        "text": _text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -61,7 +61,7 @@ class Quantize(_Section):
 
     weights: Literal[4, 8, 16] = 8
     activations: Literal[16] = 16
-    kv: Literal[8, 16] = 8
+    kv: Literal[8] = 8
     embedding: Literal[8, 16] = 16
     rounding: Literal["gptq", "nearest"] = "gptq"
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (

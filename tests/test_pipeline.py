@@ -55,11 +55,20 @@ def test_a_failed_gate_stops_the_build_with_code_3_and_keeps_what_came_before(bu
 
 
 def test_a_changed_quantize_key_reruns_from_quantize_only(built: Built) -> None:
-    path = variant(built, "embedding8", quantize={"embedding": 8}, compile={"timeout_s": 600}, gates={"quantize_db": 0})
+    path = variant(built, "limits", gates={"quantize_kl": 0.03})
     events: list[Event] = []
     pipeline.build(recipe.load(path), events.append)
     assert [e.stage for e in events if e.kind == "cached"] == BEFORE_QUANTIZE
     assert [e.stage for e in events if e.kind == "done"] == ["quantize", "export", "split", "compile", "bundle"]
+
+
+def test_an_8_bit_embedding_gets_its_requantize_node(built: Built) -> None:
+    """Without the node its grid would spread into 16-bit arithmetic, and the placement gate would refuse."""
+    path = variant(built, "embedding8", quantize={"embedding": 8})
+    events: list[Event] = []
+    bundle = pipeline.build(recipe.load(path), events.append)
+    assert [e.stage for e in events if e.kind == "cached"] == ["adapt", "optimize"]
+    assert (bundle / "device" / "part_1_of_3.bin").is_file()
 
 
 def test_a_compiler_that_hangs_is_stopped_and_named(built: Built) -> None:

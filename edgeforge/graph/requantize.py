@@ -31,14 +31,39 @@ class InsertRequantize(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, changed)
 
 
+class RequantizeEmbedding(ir.passes.InPlacePass):
+    """Puts one Requantize behind every table look-up, so that the table may have fewer bits than activations.
+
+    A Gather hands codes on: without this node its output would carry the table's grid into 16-bit arithmetic.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = [n for n in model.graph if n.op_type == "Gather" and n.inputs[0] is not None
+                 and n.inputs[0].is_initializer()]
+        for node in found:
+            value = node.outputs[0]
+            out = edit.node_after(node, "Identity", [value], f"{value.name}/requantized", edit.known_dims(value))
+            requantize = _mark(out)
+            for use in list(value.uses()):
+                if use.node is not requantize:
+                    use.node.replace_input_with(use.idx, out)
+        return ir.passes.PassResult(model, bool(found))
+
+
+def _mark(value: ir.Value) -> ir.Node:
+    """The node that makes value, declared a Requantize."""
+    node = value.producer()
+    if node is None:
+        raise ValueError(f"{value.name} has no producer")
+    node.metadata_props[ROLE] = REQUANTIZE
+    return node
+
+
 def _narrow(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """value = op(...)  ->  value/wide = op(...); value = Identity(value/wide)."""
     name = str(value.name)
     out = edit.node_after(node, "Identity", [value], f"{name}/narrow", edit.known_dims(value))
-    requantize = out.producer()
-    if requantize is None:
-        raise ValueError("node_after made no node")
-    requantize.metadata_props[ROLE] = REQUANTIZE
+    requantize = _mark(out)
     for use in list(value.uses()):
         if use.node is not requantize:
             use.node.replace_input_with(use.idx, out)

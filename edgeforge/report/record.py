@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeforge import __version__, gates
-from edgeforge.build import Build
+from edgeforge.build import STAMP, Build
 from edgeforge.gates import Check
 
 NOT_SEEN = (
@@ -60,7 +60,7 @@ def collect(build: Build, sources: dict[str, Path]) -> Report:
 
 
 def _stage(path: Path) -> StageReport:
-    stamp = json.loads((path / "stage.json").read_text(encoding="utf-8"))
+    stamp = json.loads((path / STAMP).read_text(encoding="utf-8"))
     return StageReport(stamp["stage"], stamp["seconds"], stamp["peak_rss_mib"], tuple(gates.load(path)), stamp["tools"])
 
 

@@ -39,7 +39,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     if build.profile.split_heads:
         build.say("one attention a head")
         whole_table, table = table, sha.split_heads(model, table)
-        checks += _sha_gate(build, sources["quantize"] / FLOAT, model, {k: _reals(c.inputs, whole_table) for k, c in calls.items()})
+        feeds = {label: _reals(call.inputs, whole_table) for label, call in calls.items()}
+        checks += _sha_gate(build, sources["quantize"] / FLOAT, model, feeds)
     table.save(out / FILE)
     plan = split.plan(model.graph, table, build.recipe.split.part_bytes)
     build.say(f"{len(plan.bytes)} parts")

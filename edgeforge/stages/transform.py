@@ -19,6 +19,7 @@ from edgeforge.calibrate.statistics import Gram, Peaks
 from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
+from edgeforge.graph.requantize import RequantizeEmbedding
 from edgeforge.quantize import equalize, outliers, rotate
 from edgeforge.stages import adapt, reading
 
@@ -28,15 +29,16 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["optimize"]
     artifact.carry(source, out)
     Manifest.load(source).save(out)
-    wanted = build.recipe.quantize.transforms
-    if not wanted:
-        artifact.copy_model(source, out)
-        return []
+    options = build.recipe.quantize
     model, decoder = store.load(source), artifact.load_decoder(source)
-    seen = _Seen(model.graph, decoder, wanted)
-    seen.look(build, source, out)
-    build.say(", ".join(wanted))
-    checks = _apply(model, decoder, wanted, seen)
+    checks: list[Check] = []
+    if options.transforms:
+        seen = _Seen(model.graph, decoder, options.transforms)
+        seen.look(build, source, out)
+        build.say(", ".join(options.transforms))
+        checks = _apply(model, decoder, options.transforms, seen)
+    if options.embedding != options.activations:
+        RequantizeEmbedding()(model)
     store.save(model, out)
     reference = sources["adapt"] / adapt.REFERENCE
     return checks + adapt.gate(build, out, reference, "transform", build.recipe.gates.optimize_db)
