@@ -30,21 +30,33 @@ class Peaks:
 class Gram:
     """X'X of one value, X being [tokens, channels]."""
 
+    _ROWS = 512
+    """tokens that are gathered before they are multiplied: a large matrix takes longer to add than to make"""
+
     def __init__(self) -> None:
-        self.total: Floats | None = None
+        self._total: Floats | None = None
+        self._rows: list[Floats] = []
 
     def see(self, array: Floats) -> None:
         """Adds the rows of array, whose last axis is the channels."""
-        rows = array.reshape(-1, array.shape[-1])
-        if self.total is None:
-            self.total = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
-        self.total += rows.T @ rows
+        # Copied, for the caller's array may be a view of a much larger one.
+        self._rows.append(np.array(array.reshape(-1, array.shape[-1]), order="C"))
+        if sum(map(len, self._rows)) >= self._ROWS:
+            self._fold()
 
     def matrix(self) -> Floats:
         """The sum so far; ValueError when nothing was seen."""
-        if self.total is None:
+        self._fold()
+        if self._total is None:
             raise ValueError("nothing was seen")
-        return self.total
+        return self._total
+
+    def _fold(self) -> None:
+        if self._rows:
+            rows = np.concatenate(self._rows)
+            self._rows = []
+            product = rows.T @ rows
+            self._total = product if self._total is None else np.add(self._total, product, out=self._total)
 
     def principal(self) -> npt.NDArray[np.float64]:
         """The direction in which the rows are largest."""

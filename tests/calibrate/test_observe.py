@@ -61,7 +61,10 @@ def test_peaks_are_magnitudes_by_the_axes_that_stay() -> None:
     np.testing.assert_array_equal(peaks.seen["k"], np.abs(np.concatenate(calls, 3)).max((1, 3)))
 
 
-def test_gram_matrices_add_up_and_know_their_strongest_direction() -> None:
+@pytest.mark.parametrize("at_once", [1, 6, 512])
+def test_gram_matrices_add_up_and_know_their_strongest_direction(at_once: int,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gram, "_ROWS", at_once)
     rng = np.random.default_rng(2)
     strong = np.array([3, 0, -4], np.float32) / 5
     calls = [rng.normal(size=(1, 1, n, 3)).astype(np.float32) + 50 * strong for n in (4, 7)]
