@@ -24,6 +24,8 @@ def main() -> int:
     raw = yaml.safe_load(path.read_text())
     with tempfile.TemporaryDirectory(prefix="edgeforge-bench-") as scratch:
         raw["model"] = str((path.parent / raw["model"]).resolve())
+        if text := raw.get("calibrate", {}).get("text"):
+            raw["calibrate"]["text"] = str((path.parent / text).resolve())
         raw["out"] = str(Path(scratch) / "out" / "bench")
         recipe = Path(scratch) / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(raw))
