@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -52,7 +52,7 @@ def build(
 def run(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or what adapt ... quantize or split left in the cache.")],
     prompt: Annotated[str, typer.Argument(help="What the user says.")],
-    on: Annotated[str, typer.Option(help="cpu, or htp: Qualcomm's emulator (slow).")] = "cpu",
+    on: Annotated[Literal["cpu", "htp"], typer.Option(help="cpu, or htp: Qualcomm's emulator (slow).")] = "cpu",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
@@ -74,7 +74,8 @@ def _warn_of_emulator(bundle: Path) -> None:
     with contextlib.suppress(ManifestError):  # the runtime reports a bad bundle itself
         stamps = Manifest.load(bundle).stamps
         times = "; ".join(f"{k.removeprefix('emulator, ')}: {v}" for k, v in stamps.items() if k.startswith("emulator"))
-        _err.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({times})[/dim]", highlight=False)
+        if times:
+            _err.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({times})[/dim]", highlight=False)
 
 
 class _Screen:

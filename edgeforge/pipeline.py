@@ -60,7 +60,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("adapt", (), lambda r: [r.target, r.gates.windows, r.gates.adapt_db],
+    Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
           ("adapt", "calibrate/text.py", "graph/store.py", "stages/adapt.py"), (*_TORCH, *_ONNX, *_ORT, "onnxscript")),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db],
           ("graph", "stages/adapt.py", "stages/optimize.py"), (*_ONNX, *_ORT)),
@@ -76,10 +76,10 @@ STAGES = (
           ("export", "stages/export.py"), (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.split_db],
           ("graph", "quantize", "export", "stages/split.py"), (*_ONNX, *_ORT)),
-    Stage("compile", ("split",), lambda r: [r.compile, r.gates.shared_bytes, r.gates.emulator_db],
+    Stage("compile", ("split",), lambda r: [r.target, r.compile, r.gates],
           ("backends", "export/record.py", "stages/compile.py"), (*_ORT, "onnxruntime-qnn")),
     Stage("bundle", ("adapt", "optimize", "transform", "calibrate", "quantize", "export", "split", "compile"),
-          lambda r: [],
+          lambda r: [r.target],
           ("backends", "report", "stages/bundle.py"), (*_ORT, "onnxruntime-qnn")),
 )
 
@@ -105,6 +105,7 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
     found = checkpoint.open_checkpoint(recipe.model)
     chip = targets.chip(recipe.target.chip)
     workers = threads or min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    _check_context(recipe, found)
     _guard(recipe.out)
     artifacts: dict[str, Path] = {}
     keys: dict[str, str] = {}
@@ -171,7 +172,7 @@ def _key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
         "recipe": [p.model_dump(mode="json") if hasattr(p, "model_dump") else p for p in parts],
         "code": _code(stage), "tools": _versions(stage), "threads": job.threads,
-        "chip": repr(job.chip), "python": platform.python_version(),
+        "profile": repr(job.profile), "python": platform.python_version(),
         "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
         "text": _text(job.recipe) if job.recipe.calibrate in parts else None,
     }
@@ -204,6 +205,13 @@ def _versions(stage: Stage) -> dict[str, str | None]:
     return found
 
 
+def _check_context(recipe: Recipe, found: checkpoint.Checkpoint) -> None:
+    limit = found.config.get("max_position_embeddings")
+    if isinstance(limit, int) and recipe.target.context > limit:
+        raise RecipeError(f"target.context: {recipe.target.context} tokens, and the model was made for {limit}",
+                          f"set target.context to {limit} or less")
+
+
 def _guard(out: Path) -> None:
     """Refuses to replace a folder that no build made."""
     if out.exists() and not (out / STAMP).is_file() and any(out.iterdir() if out.is_dir() else [out]):
@@ -213,22 +221,22 @@ def _guard(out: Path) -> None:
 @contextlib.contextmanager
 def _whole(place: Path) -> Iterator[Path]:
     """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(place.parent)
     work = place.parent / f".{place.name}{_MARK}{os.getpid()}"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
     old = work.with_name(work.name + "-old")
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(place.parent)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
         yield work
         if place.exists():
             place.replace(old)
         work.replace(place)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free disk space, or choose another `out`" if full else "see the message; nothing half-made is left"
+        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
         raise EdgeForgeError(f"{error.filename or place}: {error.strerror or error}",
-                             f"{hint}; finished stages stay cached") from error
+                             f"{hint} Finished stages stay cached, nothing half-made is left") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -88,6 +88,8 @@ class Compile(_Section):
 class Gates(_Section):
     """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
     windows: int = Field(2, ge=1)
     """evaluation windows of `context` tokens each, disjoint from calibration text"""
     adapt_db: float = 60

@@ -111,6 +111,26 @@ def test_a_wrong_recipe_is_a_usage_error(built: Built, changes: dict[str, object
     assert wanted in done.stderr.replace("\n", " ")
 
 
+def test_an_out_that_cannot_be_written_is_one_clear_line(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = cli("build", variant(built, "nowhere", out=str(tmp_path / "file" / "out")))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "file") in done.stderr.replace("\n", "")
+
+
+def test_another_chip_reruns_only_what_the_chip_decides(built: Built) -> None:
+    events: list[Event] = []
+    pipeline.build(recipe.load(variant(built, "elite", target={"chip": "snapdragon-8-elite"})), events.append)
+    assert [e.stage for e in events if e.kind == "done"] == ["compile", "bundle"]
+
+
+def test_a_context_beyond_the_models_is_refused_at_once(built: Built) -> None:
+    done = cli("build", variant(built, "long", target={"context": 1024}))
+    assert done.returncode == 2
+    assert "made for 512" in done.stderr
+
+
 def test_a_folder_that_no_build_made_is_never_replaced(built: Built) -> None:
     path = variant(built, "precious")
     precious = built.cache.parent / "precious"

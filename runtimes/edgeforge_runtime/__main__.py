@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from .text import TextCodec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: answered; 1: could not; 2: the command line is wrong."""
+    """Exit code 0: answered; 1: could not; 2: the command line is wrong; 130: Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         _answer(options)
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
-        return 1
+        return 130
     return 0
 
 
@@ -40,7 +41,7 @@ def _answer(options: argparse.Namespace) -> None:
         prompt = codec.encode(options.prompt)
     else:
         prompt = codec.encode_chat([{"role": "user", "content": options.prompt}])
-    sampler = Sampler(temperature=options.temperature)
+    sampler = Sampler(temperature=options.temperature, seed=secrets.randbits(32))
     with Session.open(folder, options.on) as session:
         for event in generate(session, codec, prompt, sampler, options.max_tokens):
             if isinstance(event, Text):

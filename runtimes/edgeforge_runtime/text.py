@@ -50,7 +50,7 @@ class TextCodec:
             TextError: no template, or the template refuses the messages.
         """
         if self.template is None:
-            raise TextError("the bundle has no chat template: give it a plain text instead")
+            raise TextError("the bundle has no chat template: give it plain text to go on with (--raw)")
         text = self.template.render(messages)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 

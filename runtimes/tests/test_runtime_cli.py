@@ -33,11 +33,13 @@ def test_raw_leaves_the_template_out(bundle: Path, capsys: pytest.CaptureFixture
 
 
 def test_temperature(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outs = set()
-    for temperature in ("0", "30", "30"):
+    """Greedy says the same twice; sampling draws anew every time."""
+    outs = []
+    for temperature in ("0", "0", "30", "30"):
         assert main([str(bundle), "ABC", "--max-tokens", "20", "--temperature", temperature]) == 0
-        outs.add(capsys.readouterr().out)
-    assert len(outs) == 2
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1]
+    assert len(set(outs)) == 3
 
 
 @pytest.mark.parametrize(
