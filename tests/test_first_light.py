@@ -19,8 +19,8 @@ from edgeforge.backends.qnn.binary import read_binaries
 from edgeforge.backends.qnn.genie import genie_tokens
 from edgeforge.encodings import FILE, Table
 from edgeforge.graph import edit, store
-from edgeforge.pipeline import STAGES
 from edgeforge.quantize import roles
+from edgeforge.stages.plan import STAGES
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 WIDTHS = ("prompt_ar32_cl256", "token_ar1_cl256")

@@ -17,6 +17,7 @@ from tiny_build import Built
 from edgeforge import pipeline, recipe
 from edgeforge.errors import CompilerError, EdgeForgeError, GateError
 from edgeforge.pipeline import Event
+from edgeforge.stages.plan import STAGES
 
 BEFORE_QUANTIZE = ["adapt", "optimize", "transform", "calibrate"]
 
@@ -155,7 +156,7 @@ def test_json_output_is_one_object_a_line(built: Built) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
     assert rows[-1] == {"event": "built", "out": str(built.bundle)}
-    assert {r["stage"] for r in rows[:-1]} == {s.name for s in pipeline.STAGES}
+    assert {r["stage"] for r in rows[:-1]} == {s.name for s in STAGES}
 
 
 def test_ctrl_c_leaves_nothing_behind(built: Built, tmp_path: Path) -> None:

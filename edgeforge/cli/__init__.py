@@ -1,0 +1,61 @@
+"""The command line: parse, call, render. One file a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from edgeforge.cli import build, run
+from edgeforge.cli.console import ERR
+from edgeforge.errors import EXIT_ERROR, EdgeForgeError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+                  help="From a HuggingFace LLM to measured NPU binaries, on an ordinary machine.")
+_SIGINT = 130
+"""what a shell reports for a program that Ctrl-C ended"""
+
+app.command("build")(build.build)
+app.command("run")(run.run)
+
+
+def main() -> None:
+    """Entry point: exit 0 done, 1 error, 2 usage, 3 gate failed, 130 Ctrl-C; no traceback for what a user can cause."""
+    sys.exit(_guarded(lambda: app(standalone_mode=False)))
+
+
+def _guarded(call: Callable[[], Any]) -> int:
+    try:
+        code = call()
+        return _interrupted() if code == _SIGINT else code if isinstance(code, int) else 0
+    except EdgeForgeError as error:
+        ERR.print(f"[red]error:[/red] {escape(error.message)}", soft_wrap=True, highlight=False)
+        if error.hint:
+            ERR.print(f"[dim]hint: {escape(error.hint)}[/dim]", soft_wrap=True, highlight=False)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:
+        if _was_interrupted(error):
+            return _interrupted()
+        if (show := getattr(error, "show", None)) is not None:  # click's usage errors
+            show()
+            return int(getattr(error, "exit_code", EXIT_ERROR))
+        raise
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Ctrl-C inside a C extension's import arrives wrapped in whatever that import raises."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _interrupted() -> int:
+    ERR.print("interrupted; finished stages stay cached")
+    return _SIGINT

@@ -1,0 +1,40 @@
+"""`edgeforge run`: an answer from a bundle, through the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from edgeforge.cli.console import ERR
+
+
+def run(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or what adapt ... quantize or split left in the cache.")],
+    prompt: Annotated[str, typer.Argument(help="What the user says.")],
+    on: Annotated[Literal["cpu", "htp"], typer.Option(help="cpu, or htp: Qualcomm's emulator (slow).")] = "cpu",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+) -> None:
+    """Answers a prompt with the quantized model, streamed."""
+    from edgeforge_runtime.__main__ import main as answer
+
+    if on == "htp":
+        _warn_of_emulator(bundle)
+    words = [str(bundle), "--on", on, "--max-tokens", str(max_tokens), "--temperature", str(temperature)]
+    raise typer.Exit(answer([*words, *(["--raw"] if raw else []), "--", prompt]))
+
+
+def _warn_of_emulator(bundle: Path) -> None:
+    """Says how slow it will be, from the build's own measurement."""
+    from edgeforge_runtime.errors import ManifestError
+    from edgeforge_runtime.manifest import Manifest
+
+    with contextlib.suppress(ManifestError):  # the runtime reports a bad bundle itself
+        stamps = Manifest.load(bundle).stamps
+        times = "; ".join(f"{k.removeprefix('emulator, ')}: {v}" for k, v in stamps.items() if k.startswith("emulator"))
+        if times:
+            ERR.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({times})[/dim]", highlight=False)
