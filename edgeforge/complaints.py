@@ -21,7 +21,8 @@ _WANTED = {
     "bool_parsing": "true or false", "tuple_type": "a list", "list_type": "a list", "model_type": "keys and values",
     "model_attributes_type": "keys and values", "dict_type": "keys and values", "literal_error": "one of {expected}",
     "greater_than_equal": "at least {ge:g}", "greater_than": "more than {gt:g}", "less_than_equal": "at most {le:g}",
-    "less_than": "less than {lt:g}", "too_short": "at least {min_length} items", "too_long": "at most {max_length} items",
+    "less_than": "less than {lt:g}", "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
 }
 """pydantic's error type -> what the key wants, with the error's own context filled in"""
 
@@ -34,7 +35,8 @@ def complaints(error: ValidationError, model: type[BaseModel], document: Documen
     for place, item in _without_unions(error, model, document):
         found.setdefault(place, []).append(item)
     missing_last = sorted(found, key=lambda place: (document.lines.get(place, 1 << 30), str(place)))
-    return [f"{document.where(place)}: {_name(place)}: {_sentence(place, found[place], model)}" for place in missing_last]
+    return [f"{document.where(place)}: {_name(place)}: {_sentence(place, found[place], model)}"
+            for place in missing_last]
 
 
 def _name(place: Key) -> str:

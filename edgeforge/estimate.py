@@ -21,6 +21,8 @@ from edgeforge.recipe import Recipe
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _BIAS_BYTES, _FLOAT_BYTES = 4, 4
+_LIBRARIES = 700 << 20
+"""what torch, transformers and onnxruntime take before there is a model"""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """parts, in order; parameters of the checkpoint; layer: weight bytes of the largest layer."""
+    """What a build will make and need; all in bytes.
+
+    parts: in order. layer: weights of the largest layer. float32: the exported model, head and table apart.
+    grams: statistics that gptq rounds by. reference: HuggingFace's logits, which the gates compare with.
+    """
 
     parts: tuple[Part, ...]
-    parameters: int
     layer: int
+    float32: int
+    grams: int
+    reference: int
 
     @property
     def weights(self) -> int:
@@ -52,6 +60,16 @@ class Estimate:
     @property
     def kv(self) -> int:
         return sum(p.kv for p in self.parts)
+
+    @property
+    def memory(self) -> int:
+        """The most that a stage holds, roughly."""
+        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 + 2 * self.grams)
+
+    @property
+    def disk(self) -> int:
+        """All stages' artifacts and the bundle, roughly: five float models, ten times the codes."""
+        return 5 * self.float32 + 10 * self.weights + self.grams + self.reference
 
 
 def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> Estimate | None:
@@ -78,9 +96,19 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     body = (Part(f"layers {a}-{b - 1}" if b - a > 1 else f"layer {a}", sum(weights[a:b]), a_layer * (b - a))
             for a, b in zip(starts, stops, strict=True))
     logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
-    return Estimate((Part("embedding", table * bits.embedding // 8), *body,
-                     Part("head", (head or table) * bits.weights // 8, logits=logits)),
-                    sum(math.prod(t.shape) for t in tensors.values()), max(weights))
+    made = (Part("embedding", table * bits.embedding // 8), *body,
+            Part("head", (head or table) * bits.weights // 8, logits=logits))
+    count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
+    grams = _grams(decoder, tensors) if bits.rounding == "gptq" else 0
+    reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
+    return Estimate(made, max(weights), count * _FLOAT_BYTES, grams, reference)
+
+
+def _grams(decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> int:
+    """A matrix over the inputs of each product, float32; q, k and v share theirs, gate and up do."""
+    widths = (t.shape[-1] for n, t in tensors.items() if len(t.shape) == 2 and _LAYER.search(n))
+    own = sum(width**2 for width in widths if width != decoder.hidden)
+    return (own + 3 * decoder.layers * decoder.hidden**2) * _FLOAT_BYTES
 
 
 def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:

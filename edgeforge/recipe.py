@@ -164,6 +164,11 @@ class Recipe(_Section):
         return f"{self._document.where(written)}: {key}{default}"
 
 
+def schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of a recipe file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
+
+
 def load(path: Path) -> Recipe:
     """Reads a recipe file; its paths come back absolute.
 
@@ -177,10 +182,11 @@ def load(path: Path) -> Recipe:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
     base, text = path.resolve().parent, recipe.calibrate.text
+    text = text and _absolute(base, text, read, "calibrate.text")
     found = recipe.model_copy(update={
-        "model": _absolute(base, recipe.model, read, "model"), "out": _absolute(base, recipe.out, read, "out").resolve(),
-        "calibrate": recipe.calibrate.model_copy(
-            update={"text": text and _absolute(base, text, read, "calibrate.text")})})
+        "model": _absolute(base, recipe.model, read, "model"),
+        "out": _absolute(base, recipe.out, read, "out").resolve(),
+        "calibrate": recipe.calibrate.model_copy(update={"text": text})})
     found._document = read
     return found
 

@@ -93,6 +93,11 @@ class Chip:
         return HEXAGON[self.dsp_arch]
 
     @property
+    def graph_bytes(self) -> int:
+        """The most that one compiled graph may allocate."""
+        return self.hexagon.graph_bytes
+
+    @property
     def weight_sharing(self) -> bool:
         """Prefill and decode in one binary over one set of weights: Hexagon v73 and later."""
         return self.hexagon.sharing

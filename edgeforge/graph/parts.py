@@ -1,4 +1,4 @@
-"""Where to cut a row of layers into parts of at most so many bytes: arithmetic alone, for the split and its forecast."""
+"""Where to cut a row of layers into parts of at most so many bytes: arithmetic, for the split and its forecast."""
 
 from __future__ import annotations
 

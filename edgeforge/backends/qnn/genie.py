@@ -141,6 +141,12 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
     }
 
 
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """HF's rope parameters as config.json spells them, in the new way or the old one."""
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return dict(found)
+
+
 def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] | None:
     """HF's rope parameters in Genie's words; None for plain RoPE.
 
