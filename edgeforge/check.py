@@ -89,11 +89,14 @@ def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
 
 
 def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
-    """None where config.json leaves a size to the model's default, which only transformers knows."""
+    """None where config.json leaves a size to the model's default, which transformers knows, or states nonsense."""
+    profile = targets.chip(recipe.target.chip).profile
     try:
-        return shape.decoder(shape.as_config(config), targets.chip(recipe.target.chip).profile, recipe.target.context)
-    except (AttributeError, TypeError):
+        found = shape.decoder(shape.as_config(config), profile, recipe.target.context)
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError):
         return None
+    sizes = (found.layers, found.heads, found.kv_heads, found.head_dim, found.hidden, found.vocab)
+    return found if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
 
 def _text(recipe: Recipe) -> Iterator[Finding]:

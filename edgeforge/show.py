@@ -29,4 +29,10 @@ def _lines(section: BaseModel, indent: str) -> Iterator[str]:
             yield f"{indent}{key}:"
             yield from _lines(value, indent + "  ")
         else:
-            yield f"{indent}{key}: {json.dumps(plain[key], ensure_ascii=False)}"
+            yield f"{indent}{key}: {_value(plain[key])}"
+
+
+def _value(plain: Any) -> str:
+    """JSON, but for characters that YAML wants escaped, and has its own escapes for."""
+    text = json.dumps(plain, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -143,8 +143,8 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """HF's rope parameters as config.json spells them, in the new way or the old one."""
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return dict(found)
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ def _graphs(facts: Facts) -> Iterator[Finding]:
                           f"graph, and {facts.chip.name} takes {limit >> 20} MiB a graph", change)
         elif part.weights * _OVER_WEIGHTS > limit:
             yield Finding("warning", facts.recipe.where(key), f"{part.name}: {part.weights >> 20} MiB of weights in "
-                          f"one graph; with what else it allocates that may pass the limit of {limit >> 20} MiB", change)
+                          f"one graph; with all else it allocates that may pass the limit, {limit >> 20} MiB", change)
 
 
 def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
