@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from edgeforge import checkpoint, targets
+from edgeforge import cache, checkpoint, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
@@ -39,11 +39,18 @@ class Report:
 
 def examine(recipe: Recipe) -> Report:
     """Looks at everything, and never raises for what a person can mend."""
+    broken: list[Finding] = []
+    found: Checkpoint | None = None
     try:
-        return _report(recipe, checkpoint.open_checkpoint(recipe.model))
+        found = checkpoint.open_checkpoint(recipe.model)
     except EdgeForgeError as error:
-        alone = _report(recipe, None)
-        return replace(alone, findings=(Finding.of(error), *alone.findings))
+        broken.append(Finding.of(error))
+    try:
+        cache.guard(recipe.out)
+    except EdgeForgeError as error:
+        broken.append(Finding.of(error))
+    report = _report(recipe, found)
+    return replace(report, findings=(*broken, *report.findings))
 
 
 def require(recipe: Recipe, found: Checkpoint, warn: Callable[[str], None]) -> None:

@@ -284,9 +284,14 @@ def test_a_broken_checkpoint_does_not_hide_the_rest(built: Built, checkpoint_fol
     text = built.recipe.read_text().replace(str(checkpoint_folder), str(broken))
     path.write_text(text)
     assert _cli("check", path).returncode == 1
-    path.write_text(text.replace("8-gen-3", "8-gen-1") + "quantize: {weights: 4}\n")
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    text = text.replace("8-gen-3", "8-gen-1").replace(f"out: {recipe.load(built.recipe).out}", f"out: {out}")
+    path.write_text(text + "quantize: {weights: 4}\n")
     done = _cli("check", path)
     assert done.returncode == 2
+    assert "is not an EdgeForge bundle" in done.stdout
     assert "model.safetensors" in done.stdout.replace("\n", "")
     assert "4-bit weights" in done.stdout
 
