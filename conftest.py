@@ -1,4 +1,4 @@
-"""In CI nothing may be skipped: a missing vendor wheel there is a failure, not a quiet pass. And the ledger's option."""
+"""In CI nothing may be skipped: a missing vendor wheel there is a failure, not a quiet pass. And `--minutes`."""
 
 from __future__ import annotations
 
