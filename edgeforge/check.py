@@ -17,7 +17,7 @@ from edgeforge import cache, checkpoint, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
-from edgeforge.errors import EdgeForgeError, RecipeError, UnsupportedError
+from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, estimate
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.recipe import Recipe
@@ -33,8 +33,8 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0 when a build may start, 2 when the recipe has to change, 1 for everything else."""
-        return max((RecipeError if f.severity == "recipe" else EdgeForgeError).exit_code
-                   for f in blockers(self.findings)) if any(blockers(self.findings)) else 0
+        kinds = {f.severity for f in blockers(self.findings)}
+        return EXIT_USAGE if "recipe" in kinds else EXIT_ERROR if kinds else 0
 
 
 def examine(recipe: Recipe) -> Report:
@@ -62,7 +62,7 @@ def require(recipe: Recipe, found: Checkpoint, warn: Callable[[str], None]) -> N
     report = _report(recipe, found)
     for finding in report.findings:
         if finding.severity == "warning":
-            warn(f"{finding}. {finding.change}" if finding.change else str(finding))
+            warn(f"{finding}; {finding.change}" if finding.change else str(finding))
     wrong = list(blockers(report.findings))
     if len(wrong) == 1:
         raise _error(report, str(wrong[0]), wrong[0].change)
@@ -72,7 +72,7 @@ def require(recipe: Recipe, found: Checkpoint, warn: Callable[[str], None]) -> N
 
 
 def _error(report: Report, message: str, hint: str) -> EdgeForgeError:
-    kind = RecipeError if report.exit_code == RecipeError.exit_code else UnsupportedError
+    kind = RecipeError if report.exit_code == EXIT_USAGE else UnsupportedError
     return kind(message, hint)
 
 
