@@ -29,7 +29,7 @@ from edgeforge.stages.plan import Stage
 _PACKAGE, _RUNTIME = Path(__file__).parent, Path(edgeforge_runtime.__file__).parent
 _MARK = ".edgeforge-"
 """in the name of a folder that is being made, before the maker's process id; nobody else's folder has it"""
-_CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
+_CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint", "build.py", "encodings.py")
 
 
 def sizes(folder: Path) -> dict[str, int]:
