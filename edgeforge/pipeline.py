@@ -34,13 +34,14 @@ class Event:
     checks: tuple[Check, ...] = ()
 
 
-def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = None) -> Path:
-    """Builds the bundle; returns its folder.
+def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = None,
+          allow_pickle: bool = False) -> Path:
+    """Builds the bundle; returns its folder. allow_pickle: see `open_checkpoint`.
 
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = checkpoint.open_checkpoint(recipe.model)
+    found = checkpoint.open_checkpoint(recipe.model, allow_pickle)
     chip = targets.chip(recipe.target.chip)
     workers = threads or min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
     _check_context(recipe, found)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from edgeforge import targets
+from edgeforge import checkpoint, targets
 from edgeforge.errors import RecipeError
 
 _STEPS, _LEAST_CONTEXT = 3, 32
@@ -109,6 +109,7 @@ class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
     model: Path
+    """a HuggingFace folder, a .gguf file, or a hub id (`org/name`, `org/name@revision`)"""
     out: Path
     target: Target
     calibrate: Calibrate = Calibrate()
@@ -149,7 +150,7 @@ def load(path: Path) -> Recipe:
     base = path.resolve().parent
     text = recipe.calibrate.text
     return recipe.model_copy(update={
-        "model": base / recipe.model.expanduser(), "out": (base / recipe.out.expanduser()).resolve(),
+        "model": checkpoint.locate(recipe.model, base), "out": (base / recipe.out.expanduser()).resolve(),
         "calibrate": recipe.calibrate.model_copy(update={"text": base / text.expanduser() if text else None})})
 
 
