@@ -25,15 +25,17 @@ _COMPUTING = ("transformers.models.", "transformers.modeling_rope_utils", "trans
 # Says where the file comes from, how it is trained, sampled or run: nothing about what the model computes.
 _METADATA = re.compile(
     r"architectures|model_type|transformers_version|(torch_)?dtype|_?name_or_path|_model_name_or_path|_commit_hash|"
-    r"auto_map|tokenizer_class|transformers\.js_config|is_llama_config|unsloth_\w+|_?attn_implementation\w*|"
+    r"auto_map|tokenizer_class|transformers\.js_config|is_\w+_config|neftune\w*|unsloth_\w+|_?attn_implementation\w*|"
     r"use_flash_attn|_flash_attn_2_enabled|use_cache|cache_implementation|initializer_\w+|init_\w+|pretraining_tp|"
-    r"gradient_checkpointing|output_\w+|return_dict\w*|use_return_dict|is_decoder|is_encoder_decoder|"
+    r"gradient_checkpointing|output_(attentions|hidden_states|router_logits|scores|past)|return_dict\w*|"
+    r"use_return_dict|is_decoder|is_encoder_decoder|"
     r"(id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params)|tie_word_embeddings|"
     r"max_position_embeddings|model_max_length|max_window_layers|\w+_token_ids?|\w*dropout\w*|\w+_pdrop|"
-    r"\w*aux_loss\w*|chunk_size_feed_forward"
+    r"\w*aux_loss\w*|chunk_size_feed_forward|"
+    r"intermediate_size|full_attn_idxs"  # what a mixture of experts or layer_types leave unread, the shapes prove
 )
 _TWINS = {"hidden_act": "hidden_activation"}  # written both ways by Gemma; fine when they agree
-_TOKENS = 2
+_TOKENS, _MOST = 2, 80
 
 
 def check_config(checkpoint: Checkpoint) -> Any:
@@ -48,7 +50,10 @@ def check_config(checkpoint: Checkpoint) -> Any:
         rope = _note_rope(config)
         _run_without_weights(checkpoint, config)
     unread = _unread(checkpoint.config, config, reads)
-    unread += [f"rope_parameters.{k}: {v}" for k, v in rope.items() if k not in rope.read and v is not None]
+    unread += [f"rope_parameters.{k}: {v}"[:_MOST] for k, v in rope.items() if k not in rope.read and v is not None]
+    theta = checkpoint.config.get("rope_theta")
+    if rope and theta is not None and rope["rope_theta"] != theta:
+        unread.append(f"rope_theta: {theta}"[:_MOST])
     if unread:
         raise CheckpointError(
             f"{checkpoint.source}: {type(config).__name__.removesuffix('Config')} in transformers reads none of these "
@@ -91,9 +96,9 @@ def _run_without_weights(checkpoint: Checkpoint, config: Any) -> None:
             module.rope_type = "default"
         elif isinstance(kind, dict):
             module.rope_type = dict.fromkeys(kind, "default")
-    with torch.device("meta"), contextlib.suppress(RuntimeError, NotImplementedError):
-        # An empty cache, because without one transformers looks for packed sequences in the positions. Where a
-        # model's path depends on data (experts), what its constructor read has to do.
+    with torch.device("meta"), contextlib.suppress(Exception):
+        # An empty cache, because without one transformers looks for packed sequences in the positions. A model
+        # whose path depends on data cannot run without any: what its constructor read has to do.
         model(torch.zeros(1, _TOKENS, dtype=torch.int64), cache=DynamicCache())
 
 
@@ -114,7 +119,7 @@ def _unread(given: Any, config: Any, reads: set[str]) -> list[str]:
         off = value is None or value is False or value in ("", [], {})
         usual = value == defaults[key] if key in defaults else off
         if not usual and not (name in _TWINS and value == given.get(_TWINS[name])):
-            found.append(f"{name}: {value}")
+            found.append(f"{name}: {value}"[:_MOST])
     return found
 
 
