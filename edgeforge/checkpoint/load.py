@@ -48,29 +48,30 @@ def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
 
 def _from_pretrained(checkpoint: Checkpoint, config: Any) -> tuple[Any, dict[str, Any]]:
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, GgufConfig
 
     how: dict[str, Any] = {
         "config": config, "dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True,
-        "trust_remote_code": False, "output_loading_info": True,
+        "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # so that they come back named; refused by `loaded`
     }
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]  # not the Auto class, which looks for code in the folder
     if checkpoint.format == "gguf":
         tokens = load_tokenizer(checkpoint)
         dequantize = GgufConfig(dequantize=True)  # without it the model runs but can't be saved
         with gguf_load.alone(checkpoint) as place:
-            model, info = AutoModelForCausalLM.from_pretrained(**place, **how, quantization_config=dequantize)
+            model, info = kind.from_pretrained(**place, **how, quantization_config=dequantize)
         model.generation_config = GenerationConfig(
             bos_token_id=tokens.bos_token_id, eos_token_id=gguf_load.stops(tokens), pad_token_id=tokens.pad_token_id)
         gguf_load.check_consumed(checkpoint, model)
         return model, info
     if checkpoint.format == "pickle":
         state = pickled.load(checkpoint.weight_files)
-        model, info = AutoModelForCausalLM.from_pretrained(None, state_dict=state, **how)
+        model, info = kind.from_pretrained(None, state_dict=state, **how)
         with contextlib.suppress(OSError):  # most folders have none
             model.generation_config = GenerationConfig.from_pretrained(checkpoint.folder, local_files_only=True)
         return model, info | {"names": set(state)}
-    return AutoModelForCausalLM.from_pretrained(checkpoint.folder, use_safetensors=True, **how)  # type: ignore[no-any-return]
+    return kind.from_pretrained(checkpoint.folder, use_safetensors=True, **how)  # type: ignore[no-any-return]
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:

@@ -49,6 +49,8 @@ def check_config(checkpoint: Checkpoint) -> Any:
         config = _make_config(checkpoint)
         rope = _note_rope(config)
         _run_without_weights(checkpoint, config)
+    if rope:
+        config.rope_parameters = dict(rope)
     unread = _unread(checkpoint.config, config, reads)
     unread += [f"rope_parameters.{k}: {v}"[:_MOST] for k, v in rope.items() if k not in rope.read and v is not None]
     theta = checkpoint.config.get("rope_theta")
