@@ -112,10 +112,13 @@ def _config(file: Path, architecture: str, metadata: Mapping[str, Any], tensors:
     if unread := [f"{architecture}.{k}: {v}" for k, v in own.items() if k not in _KEYS and k not in _DERIVED]:
         raise UnsupportedError(f"{file} has keys that EdgeForge does not read: {names(unread)}", _FOLDER_HINT)
     config = {"model_type": architecture} | {_KEYS[k]: v for k, v in own.items() if k in _KEYS}
-    config |= {name: metadata[key] for key, name in _IDS.items() if key in metadata}
+    config |= {name: metadata.get(key) for key, name in _IDS.items()}
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens"))
     config["tie_word_embeddings"] = "output.weight" not in tensors
     _add_head_sizes(file, architecture, own, config)
+    if config["num_hidden_layers"] > len(tensors):
+        raise CheckpointError(f"{file} says block_count {config['num_hidden_layers']} and has {len(tensors)} tensors",
+                              "download it again")
     if architecture == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     if architecture == "gemma2":  # llama.cpp, too, knows the 27B by its depth
@@ -130,7 +133,8 @@ def _add_head_sizes(file: Path, architecture: str, own: Mapping[str, Any], confi
         if not isinstance(value := config.get(key, 1), int) or value < 1:
             raise UnsupportedError(f"{file} has {key} {value!r}; one positive number is read", _FOLDER_HINT)
     rotary = own.get("rope.dimension_count")
-    size = own.get("attention.key_length") or config["hidden_size"] // config["num_attention_heads"]
+    whole = rotary if architecture == "llama" else None  # a Llama's heads turn whole; older files say no more
+    size = own.get("attention.key_length") or whole or config["hidden_size"] // config["num_attention_heads"]
     if own.get("attention.value_length", size) != size:
         raise UnsupportedError(f"{file} has heads of {size} for keys and {own['attention.value_length']} for values",
                                _FOLDER_HINT)

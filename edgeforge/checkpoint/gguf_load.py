@@ -33,11 +33,25 @@ def alone(checkpoint: Checkpoint) -> Iterator[dict[str, str]]:
         yield {"pretrained_model_name_or_path": folder, "gguf_file": "model.gguf"}
 
 
+@contextlib.contextmanager
+def no_bar() -> Iterator[None]:
+    """transformers' progress bar over the tensors heeds no setting."""
+    from functools import partial
+
+    from transformers import modeling_gguf_pytorch_utils as converter
+
+    shown = converter.tqdm
+    converter.tqdm = partial(shown, disable=True)
+    try:
+        yield
+    finally:
+        converter.tqdm = shown
+
+
 def stops(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that end an answer: the declared one first, then those known by their text."""
     found = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    special = {token: number for number, token in tokenizer.added_tokens_decoder.items()}
-    by_text = {str(token): number for token, number in special.items()}
+    by_text = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
     return list(dict.fromkeys([*found, *(by_text[s] for s in _STOPS if s in by_text)]))
 
 

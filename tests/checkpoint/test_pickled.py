@@ -154,9 +154,10 @@ class TestContainer:
 
     def test_two_members_of_one_name(self, folder: Path) -> None:
         made = io.BytesIO()
-        with zipfile.ZipFile(made, "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        with zipfile.ZipFile(made, "w") as archive:
             archive.writestr("archive/data.pkl", b"x")
-            archive.writestr("archive/data.pkl", b"y")
+            with pytest.warns(UserWarning, match="Duplicate"):
+                archive.writestr("archive/data.pkl", b"y")
         (folder / NAME).write_bytes(made.getvalue())
         assert "two members" in refused(folder)
 
