@@ -62,7 +62,8 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
     data = json.loads((sources["calibrate"] / DATA).read_text(encoding="utf-8"))
-    facts = {"format": _FORMAT, "source": job.checkpoint.source, "revision": job.checkpoint.revision, "inputs": inputs(job), "data": data,
+    facts = {"format": _FORMAT, "source": job.checkpoint.source, "revision": job.checkpoint.revision,
+             "inputs": inputs(job), "data": data,
              "stages": {name: cache.read_stamp(path)["key"] for name, path in sources.items()}, "files": files}
     (bundle / FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 

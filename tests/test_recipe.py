@@ -38,7 +38,7 @@ def test_a_minimal_recipe_has_every_default(tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere, home = tmp_path / "elsewhere", tmp_path / "home"
     elsewhere.mkdir()
-    home.mkdir()
+    (home / "models").mkdir(parents=True)  # else `models/smollm2` would be a hub's id
     monkeypatch.chdir(elsewhere)
     made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\n")
     assert made.model == home / "models" / "smollm2"
