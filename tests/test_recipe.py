@@ -51,6 +51,7 @@ def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monke
 
 def test_also_when_the_recipe_is_given_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
     made = _load(Path("."), MINIMAL)
     assert made.model.is_absolute()
     assert made.model == tmp_path / "models" / "smollm2"
