@@ -8,11 +8,11 @@ from typing import Any
 from edgeforge.checkpoint import pickled
 from edgeforge.checkpoint.files import check_regular, indexed, read_json, tree
 from edgeforge.checkpoint.headers import read_header
-from edgeforge.checkpoint.opened import Checkpoint, TensorInfo
+from edgeforge.checkpoint.opened import CONFIG, Checkpoint, TensorInfo
 from edgeforge.checkpoint.words import names
 from edgeforge.errors import CheckpointError, UnsupportedError
 
-CONFIG = "config.json"
+_GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Beside the weights, everything that transformers reads to make a config, a tokenizer or a chat template.
@@ -43,6 +43,8 @@ def open_folder(folder: Path, allow_pickle: bool) -> Checkpoint:
         check_regular(file, root)
     config = read_json(folder / CONFIG, root, "every HuggingFace checkpoint has one: is this the right folder?")
     _check_config(folder, config)
+    if (folder / _GENERATION) in side:
+        _check_generation(folder / _GENERATION, root)
     files, declared = _safetensors(folder, root)
     tensors: dict[str, TensorInfo] = {}
     if files:
@@ -64,6 +66,15 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         raise UnsupportedError(f"{folder} is quantized already ({method or 'an unnamed method'})", _QUANTIZED_HINT)
+
+
+def _check_generation(file: Path, root: Path) -> None:
+    """transformers drops a damaged file without a word, and with it the tokens that end an answer."""
+    eos = read_json(file, root, "").get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(type(number) is int and number >= 0 for number in ids):
+        raise CheckpointError(f"{file} has eos_token_id {str(eos)[:80]!r}: a token's number or a list of them is read",
+                              f"take {_GENERATION} from the original model")
 
 
 def _safetensors(folder: Path, root: Path) -> tuple[tuple[Path, ...], dict[str, str]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgeforge.checkpoint import gguf_header
 from edgeforge.checkpoint.files import check_regular
+from edgeforge.checkpoint.gguf_names import module_path
 from edgeforge.checkpoint.headers import refuse_pointer
 from edgeforge.checkpoint.opened import Checkpoint, TensorInfo
 from edgeforge.checkpoint.words import names
@@ -66,6 +67,9 @@ def open_gguf(file: Path) -> Checkpoint:
                                _FOLDER_HINT)
     tensors = _tensors(file, header)
     config = _config(file, architecture, header.metadata, tensors)
+    if unknown := [n for n in tensors if module_path(architecture, n) is None]:
+        raise CheckpointError(f"{file} has tensors that no {architecture} has: {names(unknown)}", _FOLDER_HINT)
+    tensors = {str(module_path(architecture, n)): info for n, info in tensors.items()}
     return Checkpoint(file.parent, config, (file,), tensors, (), "gguf", file.stem, str(file),
                       metadata=header.metadata)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeforge.checkpoint.opened import Checkpoint
-from edgeforge.checkpoint.words import names
 from edgeforge.errors import CheckpointError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,27 +78,6 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     if kind == "gpt2" and pre in _DIGITS_ALONE:
         _split_digits(tokenizer)
     return tokenizer
-
-
-def check_consumed(checkpoint: Checkpoint, model: Any) -> None:
-    """Every tensor of the file has a place in the model.
-
-    Raises:
-        CheckpointError: some have none; transformers leaves those out without a word.
-    """
-    from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
-
-    kind = checkpoint.config["model_type"]
-    arch: MODEL_ARCH = next(a for a, name in MODEL_ARCH_NAMES.items() if name == kind)
-    known = get_tensor_name_map(arch, checkpoint.config["num_hidden_layers"])
-    wanted = set()
-    for name in model.state_dict():
-        path, _, suffix = name.rpartition(".")
-        wanted.add(f"{known.get_name(path)}.{suffix}")
-    if extra := checkpoint.tensors.keys() - wanted:
-        raise CheckpointError(
-            f"{len(extra)} tensors in {checkpoint.weight_files[0]} have no place in {type(model).__name__}: "
-            f"{names(extra)}", "give the HuggingFace folder that the file was made of")
 
 
 def _known_pre_tokenizers() -> set[str]:

@@ -63,7 +63,6 @@ def _from_pretrained(checkpoint: Checkpoint, config: Any) -> tuple[Any, dict[str
             model, info = kind.from_pretrained(**place, **how, quantization_config=dequantize)
         model.generation_config = GenerationConfig(
             bos_token_id=tokens.bos_token_id, eos_token_id=gguf_load.stops(tokens), pad_token_id=tokens.pad_token_id)
-        gguf_load.check_consumed(checkpoint, model)
         return model, info
     if checkpoint.format == "pickle":
         state = pickled.load(checkpoint.weight_files)

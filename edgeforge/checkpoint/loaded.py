@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from edgeforge.checkpoint.opened import Checkpoint
+from edgeforge.checkpoint.opened import CONFIG, Checkpoint
 from edgeforge.checkpoint.words import names
 from edgeforge.errors import CheckpointError
-
-CONFIG = "config.json"
 
 
 def check(checkpoint: Checkpoint, model: Any, info: Mapping[str, Any]) -> None:
@@ -54,6 +52,12 @@ def _check_names(checkpoint: Checkpoint, model: str, info: Mapping[str, Any]) ->
         )
 
 
+def no_place(checkpoint: Checkpoint, model: str, extra: Collection[str]) -> CheckpointError:
+    """The refusal of tensors that the model does not have."""
+    return CheckpointError(f"{len(extra)} tensors in {checkpoint.source} have no place in {model}: {names(extra)}",
+                           "weights and config must come from one and the same model")
+
+
 def other_shapes(checkpoint: Checkpoint, found: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]
                  ) -> CheckpointError:
     """The refusal of tensors as (name, shape in the checkpoint, shape by the config)."""
@@ -70,7 +74,7 @@ def _check_tie(checkpoint: Checkpoint, model: Any) -> None:
     tied = model.config.get_text_config().tie_word_embeddings
     if tied and head is not None and head.weight is not embedding.weight:
         raise CheckpointError(
-            f"{checkpoint.folder / CONFIG} says that embedding and head are tied, but the checkpoint holds "
+            f"{checkpoint.config_file} says that embedding and head are tied, but the checkpoint holds "
             "a different tensor for each",
             "set `tie_word_embeddings: false` if the head was trained apart, else drop the head's tensor",
         )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from edgeforge.checkpoint.hashes import default_cache, file_hashes
 
+CONFIG = "config.json"
 Format = Literal["safetensors", "pickle", "gguf"]
 
 
@@ -31,7 +32,7 @@ class Checkpoint:
         config: config.json as it stands; of a GGUF file its sizes under the same names.
         weight_files: in the order of their names.
         tensors: name -> shape, dtype and file, from the headers; no tensor data is read. Empty for pickled
-            weights, whose header is a program. GGUF tensors keep GGUF's names, in torch's order of dims.
+            weights, whose header is a program. Of a GGUF file under transformers' names.
         side_files: the config, tokenizer and template files beside the weights.
         format: how the weights are written.
         name: what a person would call it.
@@ -50,6 +51,11 @@ class Checkpoint:
     revision: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """a GGUF file's own keys; arrays of strings as their length"""
+
+    @property
+    def config_file(self) -> Path:
+        """Where the config was read."""
+        return self.weight_files[0] if self.format == "gguf" else self.folder / CONFIG
 
     def fingerprint(self, cache: Path | None = None) -> str:
         """sha256 (hex) over names and contents of the config, tokenizer and weight files; of a GGUF its own.

@@ -11,12 +11,14 @@ from edgeforge.checkpoint.opened import Checkpoint
 from edgeforge.errors import CheckpointError
 
 
-def locate(model: Path, base: Path) -> Path:
-    """A recipe's `model`, made absolute against the recipe's folder; a hub id stays as it is.
+def locate(model: Path, path: Path) -> Path:
+    """Where a recipe's `model` is: path, or what the recipe says when that is a hub id.
 
-    `org/name[@revision]` is a hub id when neither it nor `org` lies in base: what exists wins.
+    `org/name[@revision]` is a hub id when neither it nor `org` lies beside the recipe: what exists wins.
+
+    Args:
+        path: model as seen from the recipe's folder, absolute.
     """
-    path = base / model.expanduser()
     named_on_hub = hub.parse(str(model)) is not None and not path.exists() and not path.parent.exists()
     return model if named_on_hub else path
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edgeforge.checkpoint import loaded
-from edgeforge.checkpoint.opened import Checkpoint
+from edgeforge.checkpoint.opened import CONFIG, Checkpoint
 from edgeforge.checkpoint.words import names, one_line
 from edgeforge.errors import CheckpointError, UnsupportedError
 
@@ -59,9 +59,9 @@ def check_config(checkpoint: Checkpoint) -> Any:
     if unread:
         raise CheckpointError(
             f"{checkpoint.source}: {type(config).__name__.removesuffix('Config')} in transformers reads none of these "
-            f"keys of {loaded.CONFIG}: {names(unread)}",
+            f"keys of {CONFIG}: {names(unread)}",
             "a model that was trained with them would come out as another one: is model_type right? Remove a key from "
-            f"{loaded.CONFIG} when it is only a note",
+            f"{CONFIG} when it is only a note",
         )
     return config
 
@@ -93,6 +93,8 @@ def _run_without_weights(checkpoint: Checkpoint, config: Any) -> None:
     have, want = checkpoint.tensors, {n: tuple(t.shape) for n, t in model.state_dict().items()}
     if wrong := [(n, have[n].shape, want[n]) for n in sorted(have.keys() & want.keys()) if have[n].shape != want[n]]:
         raise loaded.other_shapes(checkpoint, wrong)
+    if checkpoint.format == "gguf" and (extra := have.keys() - want.keys()):  # transformers would drop them silently
+        raise loaded.no_place(checkpoint, type(model).__name__, extra)
     for module in model.modules():  # RoPE that grows with the position would look at positions, which are not there
         if isinstance(kind := getattr(module, "rope_type", None), str):
             module.rope_type = "default"
@@ -105,7 +107,7 @@ def _run_without_weights(checkpoint: Checkpoint, config: Any) -> None:
 
 
 def _no_model(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{loaded.CONFIG} of {checkpoint.source} makes no model: {one_line(error)}",
+    return CheckpointError(f"{checkpoint.config_file} makes no model: {one_line(error)}",
                            "take config.json from the original model")
 
 

@@ -84,7 +84,7 @@ class TestModel:
         original: Any = load_model(open_checkpoint(source))
         file = gguf_files.write(original, source, tmp_path / "q.gguf", kind)
         checkpoint = open_checkpoint(file)
-        assert checkpoint.tensors["blk.0.attn_q.weight"].dtype == kind.name
+        assert checkpoint.tensors["model.layers.0.self_attn.q_proj.weight"].dtype == kind.name
         found: Any = load_model(checkpoint)
         again, expected = gguf_files.tensors(found), gguf_files.dequantized(file)
         assert again.keys() == expected.keys()
@@ -205,8 +205,16 @@ class TestRefused:
     def test_a_tensor_that_nothing_reads(self, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                          source: Path) -> None:
         self._add(monkeypatch, "blk.0.attn_extra.weight", np.ones(8, np.float32))
+        file = gguf_files.write(model, source, tmp_path / "t.gguf")
+        assert "blk.0.attn_extra.weight" in refusal(lambda: open_checkpoint(file)).message
+
+    @pytest.mark.parametrize("name", ["blk.0.attn_q_norm.weight", "blk.2.attn_q.weight", "blk.0.ffn_up.bias"])
+    def test_a_tensor_of_another_family_or_size(self, model: Any, tmp_path: Path, source: Path, name: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+        """transformers would leave it out without a word."""
+        self._add(monkeypatch, name, np.ones(8, np.float32))
         checkpoint = open_checkpoint(gguf_files.write(model, source, tmp_path / "t.gguf"))
-        assert "blk.0.attn_extra.weight" in refusal(lambda: load_model(checkpoint)).message
+        assert "have no place in LlamaForCausalLM" in refusal(lambda: load_model(checkpoint)).message
 
     def test_a_tensor_that_is_missing(self, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                       source: Path) -> None:
@@ -218,7 +226,8 @@ class TestRefused:
 
     def test_a_tensor_of_another_shape(self, model: Any, tmp_path: Path, source: Path) -> None:
         checkpoint = open_checkpoint(gguf_files.write(model, source, tmp_path / "t.gguf", feed_forward_length=96))
-        assert "mlp" in refusal(lambda: load_model(checkpoint)).message
+        message = refusal(lambda: load_model(checkpoint)).message
+        assert "mlp.down_proj.weight is [64, 128], the config asks for [64, 96]" in message
 
     def test_more_layers_than_tensors(self, model: Any, tmp_path: Path) -> None:
         file = gguf_files.write(model, None, tmp_path / "t.gguf", block_count=10**9)

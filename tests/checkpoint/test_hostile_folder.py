@@ -219,6 +219,21 @@ class TestConfig:
         assert len(refused_load(folder).message) < 1500
 
 
+class TestGeneration:
+    """transformers ignores a damaged one, and the answer would never end."""
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"eos_token_id": "2"}', '{"eos_token_id": [2, null]}',
+                                      '{"eos_token_id": -1}', '{"eos_token_id": true}', '{"eos_token_id": {"a": 1}}'])
+    def test_damaged(self, folder: Path, text: str) -> None:
+        (folder / "generation_config.json").write_text(text)
+        assert "generation_config.json" in refused(folder)
+
+    @pytest.mark.parametrize("eos", [None, 2, [2, 0], []])
+    def test_whole(self, folder: Path, eos: object) -> None:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+        open_checkpoint(folder)
+
+
 class TestTokenizer:
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"model": {}}', "[" * 100_000, "\0"])
     def test_damaged(self, folder: Path, text: str) -> None:

@@ -134,12 +134,12 @@ class TestName:
 
     def test_what_lies_there_wins(self, tmp_path: Path) -> None:
         named = Path("org/name")
-        assert locate(named, tmp_path) == named
+        assert locate(named, tmp_path / named) == named
         (tmp_path / "org").mkdir()
-        assert locate(named, tmp_path) == tmp_path / named  # a folder of models: the name is misspelt, no hub's id
+        assert locate(named, tmp_path / named) == tmp_path / named  # a folder of models: misspelt, no hub's id
         (tmp_path / "org" / "name").mkdir()
-        assert locate(named, tmp_path) == tmp_path / named
-        assert locate(Path("model.gguf"), tmp_path) == tmp_path / "model.gguf"
+        assert locate(named, tmp_path / named) == tmp_path / named
+        assert locate(Path("model.gguf"), tmp_path / "model.gguf") == tmp_path / "model.gguf"
 
     def test_neither(self, tmp_path: Path) -> None:
         error = refusal(lambda: open_checkpoint(tmp_path / "org" / "name"))
