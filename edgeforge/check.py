@@ -37,12 +37,12 @@ class Report:
         return EXIT_USAGE if "recipe" in kinds else EXIT_ERROR if kinds else 0
 
 
-def examine(recipe: Recipe) -> Report:
-    """Looks at everything, and never raises for what a person can mend."""
+def examine(recipe: Recipe, allow_pickle: bool = False) -> Report:
+    """Looks at everything, and never raises for what a person can mend. allow_pickle: see `open_checkpoint`."""
     broken: list[Finding] = []
     found: Checkpoint | None = None
     try:
-        found = checkpoint.open_checkpoint(recipe.model)
+        found = checkpoint.open_checkpoint(recipe.model, allow_pickle)
     except EdgeForgeError as error:
         broken.append(Finding.of(error))
     try:
@@ -87,7 +87,7 @@ def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
         try:
             decoder = _decoder(recipe, config)
         except UnsupportedError as error:
-            findings.append(Finding("error", str(found.folder / checkpoint.CONFIG), error.message, error.hint))
+            findings.append(Finding("error", str(found.config_file), error.message, error.hint))
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
             findings += _sizes(recipe, found, sizes)

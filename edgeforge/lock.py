@@ -62,7 +62,8 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
     data = json.loads((sources["calibrate"] / DATA).read_text(encoding="utf-8"))
-    facts = {"format": _FORMAT, "source": str(job.checkpoint.folder), "inputs": inputs(job), "data": data,
+    facts = {"format": _FORMAT, "source": job.checkpoint.source, "revision": job.checkpoint.revision,
+             "inputs": inputs(job), "data": data,
              "stages": {name: cache.read_stamp(path)["key"] for name, path in sources.items()}, "files": files}
     (bundle / FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
@@ -114,7 +115,9 @@ def check(bundle: Path) -> Verdict:
     locked, here = lock["inputs"], {"edgeforge": __version__, "python": platform.python_version(), "tools": _tools()}
     drift = list(_differences({k: locked.get(k) for k in here}, here))
     source = Path(lock["source"])
-    if source.exists() and open_checkpoint(source).fingerprint() != locked["model"]:
+    # A hub's id is no absolute path: its revision says what it was. Pickles are hashed here, not read.
+    here_still = source.is_absolute() and source.exists()
+    if here_still and open_checkpoint(source, allow_pickle=True).fingerprint() != locked["model"]:
         drift.append(f"model: {source} holds other weights, config or tokenizer now")
     return Verdict(len(lock["files"]), tuple(damaged), tuple(drift))
 

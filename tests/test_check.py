@@ -149,7 +149,7 @@ def test_a_layer_larger_than_a_part(tmp_path: Path) -> None:
 
 
 def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
-    return Checkpoint(folder / "m", config, (), _tensors(config))
+    return Checkpoint(folder / "m", config, (), _tensors(config), (), "safetensors", "m", str(folder / "m"))
 
 
 def _findings(folder: Path, config: Mapping[str, Any], **sections: Mapping[str, Any]) -> list[Finding]:
@@ -206,7 +206,8 @@ def test_a_config_of_strange_values_is_no_traceback(tmp_path: Path, changes: dic
 
 def test_sizes_that_only_transformers_knows_are_not_guessed(tmp_path: Path) -> None:
     few = {"model_type": "llama", "num_attention_heads": 32, "eos_token_id": 2}
-    found = check._report(_recipe(tmp_path), Checkpoint(tmp_path, few, (), _tensors(QWEN3_4B)))
+    opened = Checkpoint(tmp_path, few, (), _tensors(QWEN3_4B), (), "safetensors", "m", "m")
+    found = check._report(_recipe(tmp_path), opened)
     assert found.exit_code == 0
     assert found.facts.estimate is None
     assert "sizes were not estimated" in str(found.findings[0])

@@ -38,7 +38,7 @@ def test_a_minimal_recipe_has_every_default(tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere, home = tmp_path / "elsewhere", tmp_path / "home"
     elsewhere.mkdir()
-    home.mkdir()
+    (home / "models").mkdir(parents=True)  # else `models/smollm2` would be a hub's id
     monkeypatch.chdir(elsewhere)
     made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\n")
     assert made.model == home / "models" / "smollm2"
@@ -51,6 +51,7 @@ def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monke
 
 def test_also_when_the_recipe_is_given_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
     made = _load(Path("."), MINIMAL)
     assert made.model.is_absolute()
     assert made.model == tmp_path / "models" / "smollm2"

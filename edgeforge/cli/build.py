@@ -14,16 +14,19 @@ from edgeforge import pipeline, recipe
 from edgeforge.cli.console import ERR, OUT, line
 from edgeforge.gates import Check
 
+ALLOW_PICKLE = "Read weights from .bin or .pt files too (tensors only: no code in them is run)."
+
 
 def build(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
     lock: Annotated[Path | None, typer.Option(help="A bundle's lock: build the same bytes, or say why not.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")] = False,
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help=ALLOW_PICKLE)] = False,
 ) -> None:
     """Builds a bundle: every stage measured, finished stages reused. Exit 3: a gate failed."""
     screen = Screen()
     try:
-        out = pipeline.build(recipe.load(path), tell_json if as_json else screen.tell, lock)
+        out = pipeline.build(recipe.load(path), tell_json if as_json else screen.tell, lock, allow_pickle)
     finally:
         screen.close()
     if as_json:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from edgeforge import check as checks
 from edgeforge import recipe
+from edgeforge.cli.build import ALLOW_PICKLE
 from edgeforge.cli.console import OUT
 from edgeforge.findings import Facts, Finding
 
@@ -22,10 +23,11 @@ _COLOURS = {"recipe": "red", "error": "red", "warning": "yellow"}
 def check(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help=ALLOW_PICKLE)] = False,
 ) -> None:
     """Checks recipe, checkpoint and chip without building. Exit 0: a build may start; 2: the recipe has to change; 1:
     something else stands against it."""
-    report = checks.examine(recipe.load(path))
+    report = checks.examine(recipe.load(path), allow_pickle)
     if as_json:
         print(json.dumps(_plain(report), indent=1))
     else:

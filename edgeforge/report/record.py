@@ -57,7 +57,7 @@ class Report:
 def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...]) -> Report:
     """Reads every finished stage's stamp and gate; sources are in the order of the build."""
     stages = tuple(_stage(path) for path in sources.values())
-    return Report(build.checkpoint.folder.name, build.chip.name, build.context, __version__, stages, not_seen)
+    return Report(build.checkpoint.name, build.chip.name, build.context, __version__, stages, not_seen)
 
 
 def _stage(path: Path) -> StageReport:

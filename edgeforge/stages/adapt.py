@@ -55,7 +55,7 @@ def _manifest(build: Build, decoder: shape.Decoder, model: Any, tokenizer: Any) 
         tokenizer.eos_token_id)
     pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     described = m.Model(
-        name=build.checkpoint.folder.name, layers=decoder.layers, vocab_size=decoder.vocab, context=build.context,
+        name=build.checkpoint.name, layers=decoder.layers, vocab_size=decoder.vocab, context=build.context,
         eos=tuple(sorted(eos)), bos=tokenizer.bos_token_id, pad=pad, masked=decoder.profile.masked,
         key_axis=decoder.profile.key_axis, value_axis=decoder.profile.value_axis)
     target = artifact.whole(decoder, build.widths, build.context)

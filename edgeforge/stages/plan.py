@@ -36,7 +36,7 @@ class Stage:
 
 STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
-          (*_TORCH, *_ONNX, *_ORT, "onnxscript")),
+          (*_TORCH, *_ONNX, *_ORT, "onnxscript", "gguf")),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
     Stage("transform", ("adapt", "optimize"),
           lambda r: [r.calibrate, r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],

@@ -46,6 +46,25 @@ def test_correlated_inputs_gain(seed: int, bits: int, channels: int) -> None:
     assert loss(w, rounded(w, grid, gram), gram) < 0.7 * loss(w, nearest, gram)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_linear_with_one_output(bits: int) -> None:
+    """Case C13: a gate of one channel; elsewhere 4-bit packing left it an empty table of zero points."""
+    rng = np.random.default_rng(4)
+    model = parse("y = Conv(x, w)", "float[1,64,1,8] x", "float[1,1,1,8] y",
+                  w=rng.normal(size=(1, 64, 1, 1)).astype(np.float32))
+    weight = edit.constant(model.graph.initializers["w"])
+    assert weight is not None
+    table = Table()
+    table.set("w", encodings.per_channel(weight, 0, bits))
+    x = inputs(rng, 64, 6)
+    assert gptq.round_weights(model, table, {"x": x.T @ x}) == 1
+    grid, made = table["w"], edit.constant(model.graph.initializers["w"])
+    assert made is not None
+    assert grid.scale.shape == (1,)
+    np.testing.assert_allclose(made, grid.dequantize(grid.quantize(made)), rtol=1e-6)
+    assert loss(weight.reshape(1, 64), made.reshape(1, 64), x.T @ x) < np.sum((x @ weight.reshape(64)) ** 2) / 10
+
+
 def test_independent_channels_are_rounded_to_nearest() -> None:
     rng = np.random.default_rng(1)
     w = rng.normal(size=(8, 70)).astype(np.float32)
