@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
+from edgeforge.metrics import sqnr_db
 
 BITS = st.sampled_from([4, 8, 16])
 REALS = st.floats(-1e4, 1e4, width=32)
@@ -157,3 +158,35 @@ def test_one_name_has_one_grid() -> None:
     table.set("x", encodings.per_tensor(0, 1, 8))
     with pytest.raises(EdgeForgeError, match="two encodings for x"):
         table.set("x", encodings.per_tensor(0, 2, 8))
+
+
+def test_the_tiny_channel_of_a_half_precision_scale_survives() -> None:
+    """Row 1 peaks at 1e-6: its scale, 1e-6 / 127, is 0 in float16 (C32)."""
+    w = np.array([[0, 0], [1e-6, -5e-7]], np.float32)
+    grid = encodings.per_channel(w, 0, 8)
+    assert np.float16(1e-6 / 127) == 0
+    assert grid.scale[1] > 0
+    np.testing.assert_allclose(grid.dequantize(grid.quantize(w)), w, atol=grid.scale.max() / 2)
+    assert grid.dequantize(grid.quantize(w))[1, 0] == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_blocks_with_zero_points_lie_along_their_axis(axis: int) -> None:
+    """Eight nines, scales 1 2 3 4, zero points 1 2 3 4, blocks of 2: opset 21's DequantizeLinear gives these (C23)."""
+    shape = [1, 1, 1]
+    shape[axis] = -1
+    step = np.arange(1, 5, dtype=np.float32).reshape(shape)
+    grid = Encoding(8, False, step, step.astype(np.int64), axis=axis, block=2)
+    made = grid.dequantize(np.full(8, 9).reshape(shape))
+    assert made.reshape(-1).tolist() == [8, 8, 14, 14, 18, 18, 20, 20]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_other_axis_costs_thirty_decibels(axis: int) -> None:
+    """Channels that differ by powers of ten (C35)."""
+    rows = np.random.default_rng(3).normal(size=(6, 6)) * 10.0 ** np.arange(6)[:, None]
+    w = (rows if axis == 0 else rows.T).astype(np.float32)
+    right, wrong = (encodings.per_channel(w, a, 8) for a in (axis, 1 - axis))
+    small = w.take(range(3), axis)
+    db = [sqnr_db(small, g.dequantize(g.quantize(w)).take(range(3), axis)) for g in (right, wrong)]
+    assert db[0] > db[1] + 30
