@@ -32,6 +32,7 @@ FORMAT = "edgeforge-vectors/1"
 _MANIFEST_BYTES = 64 << 20
 """no set of ours comes near; a file beyond it is something else"""
 
+_SHOWN = 200
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _LIST_BREAKERS = re.compile(r"\s|:=")
 """what separates entries and names in an input list"""
@@ -175,8 +176,8 @@ def load(folder: Path) -> VectorSet:
                              "give a folder that `edgeforge vectors make` wrote") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(p) for p in first["loc"]) or "the file"
-        raise EdgeForgeError(f"{path} is not a manifest of test vectors ({FORMAT}): {where}: {first['msg']}",
+        where = ".".join(str(p)[:_SHOWN] for p in first["loc"]) or "the file"
+        raise EdgeForgeError(f"{path} is not a manifest of test vectors ({FORMAT}): {where}: {first['msg'][:_SHOWN]}",
                              "make the set again, or fix the key") from None
 
 
@@ -270,6 +271,9 @@ def _write_tensors(folder: Path, under: str, specs: Sequence[TensorSpec], arrays
     (folder / under).mkdir(parents=True)
     found: dict[str, RawFile] = {}
     for spec in specs:
+        if spec.name not in arrays:
+            raise EdgeForgeError(f"{under}: nothing was recorded of {spec.name}",
+                                 "vectors and graph are of different builds")
         array, name = arrays[spec.name], file_name(spec.name)
         if array.shape != spec.shape or array.dtype != np.dtype(spec.dtype):
             raise EdgeForgeError(f"{under}: {spec.name} is {array.dtype}{list(array.shape)}, declared as "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
 from edgeforge_runtime.errors import RunError
 from edgeforge_runtime.manifest import Manifest, Part, Tensor, past_layer
+from pydantic import ValidationError
 
 from edgeforge import __version__
 from edgeforge.errors import EdgeForgeError
@@ -38,7 +40,7 @@ def make(folder: Path, out: Path) -> int:
         calls = _calls(vectors, parts)
     except RunError as error:
         raise EdgeForgeError(str(error), "give the folder that `edgeforge build` made") from error
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
         raise EdgeForgeError(f"{vectors}: {error}", "its vectors are damaged: build the bundle again") from error
     if not calls:
         raise EdgeForgeError(f"{vectors} holds no recorded calls", "build the bundle again with this version")
@@ -48,7 +50,11 @@ def make(folder: Path, out: Path) -> int:
             raise EdgeForgeError(f"{vectors} has calls of {name}, a graph that {folder} does not declare",
                                  "vectors and manifest are of different builds")
         ar, part = parts[name]
-        graphs.append((name, [_spec(t) for t in part.inputs], _outputs(ar, part), recorded))
+        try:
+            graphs.append((name, [_spec(t) for t in part.inputs], _outputs(ar, part), recorded))
+        except ValidationError as error:
+            raise EdgeForgeError(f"{folder}: graph {name}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}",
+                                 "no such tensor can be a test vector") from error
     sets.write(out, manifest.model.name, _versions(manifest), graphs)
     return sum(len(recorded) for recorded in calls.values())
 

@@ -72,9 +72,10 @@ def _worker(kind: Kind, first: int, count: int, keep: Path | None, outcome: Outc
             return last, None
         log.seek(0)
         tail = " | ".join(log.read().decode(errors="replace").strip().splitlines()[-3:])
+        how = f"silent for {_SILENT_S:.0f} s" if silent else f"worker ended with {code}: {tail[:300]}"
         if last < first:
-            raise SystemExit(f"the worker of {kind.name} did not start: {tail}")
-        return last, f"silent for {_SILENT_S:.0f} s" if silent else f"worker ended with {code}: {tail[:300]}"
+            raise SystemExit(f"{kind.name} did not start: {how}")
+        return last, how
 
 
 def main() -> int:
@@ -83,7 +84,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000, help="in all, shared out among the kinds (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--kind", choices=sorted(KINDS), action="append", help="only this kind; may be repeated")
-    parser.add_argument("--keep", type=Path, default=Path("fuzz-cases"), help="where failing cases are kept (fuzz-cases)")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-cases"), help="where failing cases go (fuzz-cases)")
     options = parser.parse_args()
     kinds = [KINDS[k] for k in options.kind or KINDS]
     share = options.cases / sum(k.weight for k in kinds)

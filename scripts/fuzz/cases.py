@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -19,9 +21,10 @@ Bases = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Kind:
-    """bases: undamaged files by name, made once a worker. damage: those of one case. read: what must not fail otherwise
-    than with our own errors, and must leave the folder as it was. weight: its share of the cases. seconds: most that one
-    case may take.
+    """bases: undamaged files by name, made once a worker. damage: those of one case.
+
+    read: what may only fail with our own errors, and leaves the folder as it was. weight: share of all cases.
+    seconds: most for one case.
     """
 
     name: str
@@ -48,7 +51,8 @@ def _bases(kind: Kind) -> Bases:
 def _one(rng: Random, bases: Bases, **how: Callable[[Random, bytes], bytes]) -> Bases:
     """The bases with one file (rarely two) damaged by its suffix's way, or missing."""
     made = dict(bases)
-    for name in rng.sample(sorted(n for n in made if Path(n).suffix[1:] in how), k=rng.choice((1, 1, 1, 2)) if len(made) > 2 else 1):
+    names = sorted(n for n in made if Path(n).suffix[1:] in how)
+    for name in rng.sample(names, k=min(len(names), rng.choice((1, 1, 1, 2)))):
         if rng.random() < 0.03:
             del made[name]
         else:
@@ -63,7 +67,8 @@ def _json(rng: Random, raw: bytes) -> bytes:
 # --- recipes ---------------------------------------------------------------------------------------------------------
 
 _RECIPE: dict[str, Any] = {
-    "model": "../models/tiny", "out": "../out/tiny", "target": {"chip": "snapdragon-8-gen-3", "context": 1024, "prefill": 128},
+    "model": "../models/tiny", "out": "../out/tiny",
+    "target": {"chip": "snapdragon-8-gen-3", "context": 1024, "prefill": 128},
     "calibrate": {"text": "text.txt", "windows": 16, "tokens": 512},
     "quantize": {"weights": 8, "activations": 16, "kv": 8, "embedding": 16, "rounding": "gptq",
                  "transforms": ["rotate", "equalize_kv", "split_outliers"]},
@@ -71,7 +76,7 @@ _RECIPE: dict[str, Any] = {
     "gates": {"windows": 2, "adapt_db": 60, "quantize_kl": 0.02, "shared_bytes": 1.05}}
 _BOMBS = (
     "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join('*' + chr(97 + i) for _ in range(9))}]\n" for i in range(9)) + "model: *i\n",
+        f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in itertools.pairwise("abcdefghij")) + "model: *i\n",
     "model: &m {out: *m}\n", "model: !!python/object/apply:os.system [touch bomb]\n", "<<: &x {model: a}\nout: *x\n",
     "? [a, b]\n: c\n", "model: 2026-01-01\nout: 1_000\n", "--- a\n--- b\n", "model: !!binary aGk=\n", "!!set {model}\n",
     "model: !!timestamp 9999-99-99\n", "0o17: 0x1F\n", "&a [*a]\n", "model: " + "{a: " * 2000 + "1" + "}" * 2000)
@@ -86,10 +91,8 @@ def _damage_recipe(rng: Random, bases: Bases) -> Bases:
         return {"recipe.yaml": mutate.text(rng, bases["recipe.yaml"].decode())}
     made = mutate.dump(mutate.tree(rng, _RECIPE))
     if rng.random() < 0.5 and len(made) < 5000:
-        try:
+        with contextlib.suppress(yaml.YAMLError, ValueError):  # a lone surrogate, say: then the JSON is the YAML
             made = yaml.safe_dump(json.loads(made), allow_unicode=rng.random() < 0.5).encode("utf-8", "surrogatepass")
-        except (yaml.YAMLError, ValueError):
-            pass  # a lone surrogate, say: then the JSON is the YAML
     return {"recipe.yaml": made}
 
 
@@ -110,8 +113,8 @@ def _read_recipe(folder: Path) -> object:
 _TABLE: dict[str, Any] = {
     "hidden": {"bits": 16, "signed": False, "scale": 0.5, "zero_point": 100},
     "q.weight": {"bits": 8, "signed": True, "scale": [0.5, 0.125], "zero_point": [0, 0], "axis": 0},
-    "up.weight": {"bits": 4, "signed": True, "scale": [0.5, 1.0], "zero_point": [[0, 0], [0, 0]], "axis": 1, "block": 32,
-                  "block_scale": [[1, 16], [2, 3]], "channel": 0}}
+    "up.weight": {"bits": 4, "signed": True, "scale": [0.5, 1.0], "zero_point": [[0, 0], [0, 0]], "axis": 1,
+                  "block": 32, "block_scale": [[1, 16], [2, 3]], "channel": 0}}
 
 
 def _read_table(folder: Path) -> object:
@@ -130,7 +133,7 @@ def _read_table(folder: Path) -> object:
     return table
 
 
-# --- bundles and what lies in them --------------------------------------------------------------------------------------
+# --- bundles and what lies in them -----------------------------------------------------------------------------------
 
 def _bundle() -> Bases:
     """A bundle that answers: two layers of linear algebra in ONNX, four tokens of context."""
@@ -255,12 +258,13 @@ def _read_tokenizer(folder: Path) -> object:
     from edgeforge_runtime.text import TextCodec
 
     codec = TextCodec(folder)
-    return codec.encode_chat([{"role": "user", "content": "Why?"}]), codec.decode([0, 5, 7]) if hasattr(codec, "decode") else 0
+    return codec.encode("a"), codec.decode([0, 5, 7]), codec.encode_chat([{"role": "user", "content": "Why?"}])
 
 
 KINDS = {kind.name: kind for kind in (
     Kind("recipe", _recipes, _damage_recipe, _read_recipe, 30),
-    Kind("table", lambda: {"table.json": json.dumps(_TABLE).encode()}, lambda r, b: _one(r, b, json=_json), _read_table, 20),
+    Kind("table", lambda: {"table.json": json.dumps(_TABLE).encode()}, lambda r, b: _one(r, b, json=_json),
+         _read_table, 20),
     Kind("bundle", _bundle, _damage_bundle, _read_bundle, 12),
     Kind("vectors", _bundle, lambda r, b: _one(r, b, npz=mutate.binary, json=_json), _read_npz, 5),
     Kind("set", _sets, _damage_set, _read_set, 12),

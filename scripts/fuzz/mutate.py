@@ -14,11 +14,12 @@ _DEEP_MARK = "\x02deep\x02"
 """stands for brackets nested _DEEP times, which json.dumps could not write"""
 
 SCALARS: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 7, 255, 256, 65536, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63,
-    2**64, 10**30, -(10**30), 10**400, 0.0, -0.0, 0.5, 1e-30, 1e30, 1e308, -1e308, float("nan"), float("inf"), float("-inf"),
-    "", " ", "0", "1", "true", "null", "nan", ".", "..", "../../x", "/etc/passwd", "/dev/zero", "~", "a/b", "a b", "\x00",
-    "\n", "é", "e\u0301", "\u202e", "\U0001f600", "\ud800", "x" * _LONG, "float32", "uint8", "object", "int4", "i4", "U9", "O",
-    _DEEP_MARK, [], {}, [[]], [{}], {"": {}}, [None], [0] * 1000, [1, [2, [3]]], {"a": 1},
+    None, True, False, 0, 1, -1, 2, 7, 255, 256, 65536, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1,
+    2**63, 2**64, 10**30, -(10**30), 10**400, 0.0, -0.0, 0.5, 1e-30, 1e30, 1e308, -1e308, float("nan"), float("inf"),
+    float("-inf"), "", " ", "0", "1", "true", "null", "nan", ".", "..", "../../x", "/etc/passwd", "/dev/zero", "~",
+    "a/b", "a b", "\x00", "\n", "é", "e\u0301", "\u202e", "\U0001f600", "\ud800", "x" * _LONG, "float32", "uint8",
+    "object", "int4", "i4", "U9", "O", _DEEP_MARK, [], {}, [[]], [{}], {"": {}}, [None], [0] * 1000, [1, [2, [3]]],
+    {"a": 1},
 )
 
 
@@ -58,7 +59,8 @@ def _duplicate(rng: Random, holder: Any, key: Any, slots: Sequence[tuple[Any, An
 
 def _rename(rng: Random, holder: Any, key: Any, slots: Sequence[tuple[Any, Any]]) -> None:
     if isinstance(holder, dict):
-        holder[rng.choice((str(key).upper(), f"{key}s", "", "x" * 300, "\u200b" + str(key), "__class__"))] = holder.pop(key)
+        name = rng.choice((str(key).upper(), f"{key}s", "", "x" * 300, "\u200b" + str(key), "__class__"))
+        holder[name] = holder.pop(key)
 
 
 def _swap(rng: Random, holder: Any, key: Any, slots: Sequence[tuple[Any, Any]]) -> None:
@@ -89,8 +91,9 @@ def _text(rng: Random, holder: Any, key: Any, slots: Sequence[tuple[Any, Any]]) 
         _replace(rng, holder, key, slots)
         return
     at = rng.randrange(len(value) + 1)
-    holder[key] = rng.choice((value[:at], value[at:], value[:at] + rng.choice("\x00 /\\:=%\u202eé") + value[at:], value * 2,
-                              value.upper(), "../" + value, "/" + value))
+    mark = rng.choice("\x00 /\\:=%\u202eé")
+    holder[key] = rng.choice((value[:at], value[at:], value[:at] + mark + value[at:], value * 2, value.upper(),
+                              "../" + value, "/" + value))
 
 
 def _extra(rng: Random, holder: Any, key: Any, slots: Sequence[tuple[Any, Any]]) -> None:
@@ -134,11 +137,11 @@ def text(rng: Random, base: str) -> bytes:
     return raw
 
 
-_INTS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+_INTS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
 
 
 def binary(rng: Random, base: bytes, boundaries: Sequence[int] = ()) -> bytes:
-    """Bytes cut (at a boundary of their structure, if some are named), flipped, overwritten with lengths that lie, moved."""
+    """Bytes cut, flipped, overwritten with lengths that lie, moved; often at a boundary of their structure."""
     made = bytearray(base)
     for _ in range(rng.choice((1, 1, 2, 3))):
         if not made:

@@ -66,6 +66,7 @@ def checkpoint(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+_PLACES = ("../../etc/passwd", "/etc/passwd", "-1", str(2**70), "x", "", "0", "model.data", "\x00")
 _SIZES = (0, 1, -1, 7, 2**31, 2**40, 2**62, -(2**63))
 
 
@@ -98,7 +99,7 @@ def _tensor(rng: Random, g: Any) -> None:
             tensor.float_data.extend([1.0] * rng.choice((0, 1, 5)))
         case _:
             for entry in tensor.external_data:
-                entry.value = rng.choice(("../../etc/passwd", "/etc/passwd", "-1", str(2**70), "x", "", "0", "model.data", "\x00"))
+                entry.value = rng.choice(_PLACES)
             if not tensor.external_data:
                 tensor.data_location = onnx.TensorProto.EXTERNAL
 
@@ -116,7 +117,8 @@ def _node(rng: Random, g: Any) -> None:
         case 3:
             del node.input[:]
         case 4:
-            node.attribute.append(onnx.helper.make_attribute(rng.choice(("axis", "perm", "value", "")), rng.choice(_SIZES[:4])))
+            name = rng.choice(("axis", "perm", "value", ""))
+            node.attribute.append(onnx.helper.make_attribute(name, rng.choice(_SIZES[:4])))
         case _:
             for attribute in node.attribute:
                 attribute.type = rng.choice((0, 1, 2, 3, 4, 5, 7, 11))

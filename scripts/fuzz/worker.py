@@ -1,6 +1,6 @@
-"""Runs cases of one kind, one after another: `worker.py KIND FIRST COUNT FOLDER [KEEP]`. A line of JSON for each finding.
+"""Runs cases of one kind, one after another: `worker.py KIND FIRST COUNT FOLDER [KEEP]`; a line of JSON a finding.
 
-A case passes when our code returns or raises one of its own errors, in time, within memory, and with the folder as it was.
+A case passes when our code returns or raises one of its own errors, in time, within memory, with the folder as it was.
 """
 
 from __future__ import annotations
@@ -103,12 +103,11 @@ def _limit_memory() -> None:
 def main(name: str, first: int, count: int, folder: Path, keep: Path | None) -> None:
     """Tells each seed before it starts (so that a crash has a name) and each finding."""
     kind = KINDS[name]
-    with contextlib.suppress(*ours()):  # imports everything, on the undamaged files
-        pristine = folder / "pristine"
-        for file, content in kind.bases().items():
-            (pristine / file).parent.mkdir(parents=True, exist_ok=True)
-            (pristine / file).write_bytes(content)
-        kind.read(pristine)
+    pristine = folder / "pristine"
+    for file, content in kind.bases().items():
+        (pristine / file).parent.mkdir(parents=True, exist_ok=True)
+        (pristine / file).write_bytes(content)
+    kind.read(pristine)  # undamaged it must be taken; and now everything is imported
     shutil.rmtree(pristine)
     _limit_memory()
     for seed in range(first, first + count):
