@@ -196,7 +196,7 @@ def _read_set(folder: Path) -> object:
 
 # --- ONNX ------------------------------------------------------------------------------------------------------------
 
-def _onnx() -> Bases:
+def _onnx(build: str) -> Bases:
     import tempfile
 
     import toy
@@ -204,7 +204,7 @@ def _onnx() -> Bases:
     from edgeforge.graph import store
 
     with tempfile.TemporaryDirectory() as place:
-        store.save(toy.graph(), Path(place))
+        store.save(getattr(toy, build)(), Path(place))
         return {p.name: p.read_bytes() for p in Path(place).iterdir()}
 
 
@@ -217,10 +217,34 @@ def _damage_onnx(rng: Random, bases: Bases) -> Bases:
 
 
 def _read_onnx(folder: Path) -> object:
+    """An artifact of ours (whose bytes the cache answers for): parsed or refused."""
     from edgeforge.graph import edit, store
 
-    model = store.load(folder)
-    return edit.names(model.graph), [edit.constant(v) for v in model.graph.initializers.values()]
+    return edit.names(store.load(folder).graph)
+
+
+def _read_any_onnx(folder: Path) -> object:
+    """A stranger's model: what is taken can be read to its last weight."""
+    from edgeforge.graph import edit, enter
+
+    model = enter.read(folder / "model.onnx")
+    return [edit.constant(v) for v in model.graph.initializers.values()], enter.signature(model.graph)
+
+
+def _samples() -> Bases:
+    import io
+
+    content = io.BytesIO()
+    np.savez(content, x=np.ones((4, 1, 3), np.float32), ids=np.ones((4, 2), np.int64))
+    return {"data.npz": content.getvalue()}
+
+
+def _read_samples(folder: Path) -> object:
+    from edgeforge.calibrate import samples
+
+    inputs = [samples.Input("x", "float32", (1, 3)), samples.Input("ids", "int64", (1, 2))]
+    found = samples.load(folder / "data.npz", inputs)
+    return found.calibration, found.evaluation
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -249,6 +273,28 @@ def _read_checkpoint(folder: Path) -> object:
     return found
 
 
+def _gguf() -> Bases:
+    import tempfile
+
+    import toy
+
+    with tempfile.TemporaryDirectory() as place:
+        return {"model.gguf": toy.gguf_file(Path(place) / "model.gguf")}
+
+
+def _damage_gguf(rng: Random, bases: Bases) -> Bases:
+    import toy
+
+    raw = bases["model.gguf"]
+    return {"model.gguf": mutate.binary(rng, raw, toy.gguf_boundaries(raw))}
+
+
+def _read_gguf(folder: Path) -> object:
+    from edgeforge import checkpoint
+
+    return checkpoint.open_checkpoint(folder / "model.gguf")
+
+
 def _damage_tokenizer(rng: Random, bases: Bases) -> Bases:
     return _one(rng, {n: bases[n] for n in bases if n.startswith(("tokenizer", "chat"))}, json=_json,
                 jinja=lambda r, raw: mutate.text(r, raw.decode()))
@@ -261,6 +307,28 @@ def _read_tokenizer(folder: Path) -> object:
     return codec.encode("a"), codec.decode([0, 5, 7]), codec.encode_chat([{"role": "user", "content": "Why?"}])
 
 
+# --- context binaries ------------------------------------------------------------------------------------------------
+
+def _binary() -> Bases:
+    import tempfile
+
+    import toy
+
+    with tempfile.TemporaryDirectory() as place:
+        return {"part.bin": toy.context_binary(Path(place))}
+
+
+def _damage_binary(rng: Random, bases: Bases) -> Bases:
+    raw = bases["part.bin"]
+    return {"part.bin": mutate.binary(rng, raw, (*range(0, 512, 4), len(raw) - 1))}
+
+
+def _read_binary(folder: Path) -> object:
+    from edgeforge.backends.qnn import binary
+
+    return binary.read_binary(folder / "part.bin", 20.0)
+
+
 KINDS = {kind.name: kind for kind in (
     Kind("recipe", _recipes, _damage_recipe, _read_recipe, 30),
     Kind("table", lambda: {"table.json": json.dumps(_TABLE).encode()}, lambda r, b: _one(r, b, json=_json),
@@ -268,7 +336,11 @@ KINDS = {kind.name: kind for kind in (
     Kind("bundle", _bundle, _damage_bundle, _read_bundle, 12),
     Kind("vectors", _bundle, lambda r, b: _one(r, b, npz=mutate.binary, json=_json), _read_npz, 5),
     Kind("set", _sets, _damage_set, _read_set, 12),
-    Kind("onnx", _onnx, _damage_onnx, _read_onnx, 12),
+    Kind("onnx", lambda: _onnx("graph"), _damage_onnx, _read_onnx, 12),
+    Kind("any-onnx", lambda: _onnx("network"), _damage_onnx, _read_any_onnx, 12),
+    Kind("samples", _samples, lambda r, b: _one(r, b, npz=mutate.binary), _read_samples, 5),
+    Kind("gguf", _gguf, _damage_gguf, _read_gguf, 12),
+    Kind("context-binary", _binary, _damage_binary, _read_binary, 1, 60.0),
     Kind("checkpoint", _checkpoint, _damage_checkpoint, _read_checkpoint, 12),
     Kind("tokenizer", _checkpoint, _damage_tokenizer, _read_tokenizer, 6),
 )}

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "runtimes" / "tests"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "runtimes" / "tests"), str(ROOT / "tests" / "backends" / "qnn")]
 
-import tiny_models
-import tiny_tokenizers
+import tiny_models  # noqa: E402
+import tiny_tokenizers  # noqa: E402
 
 
 def bundle(folder: Path) -> None:
@@ -49,12 +50,26 @@ def graph() -> ir.Model:
     return ir.from_proto(model)
 
 
+def network() -> ir.Model:
+    """Somebody's own network, every size fixed: two products, one of them with a weight outside the file."""
+    tensors = {"w": np.ones((24, 24), np.float32), "b": np.ones(24, np.float32), "shape": np.array([6, 4], np.int64)}
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["h"]), onnx.helper.make_node("Add", ["h", "b"], ["s"]),
+             onnx.helper.make_node("Relu", ["s"], ["r"]), onnx.helper.make_node("Reshape", ["r", "shape"], ["v"]),
+             onnx.helper.make_node("Transpose", ["v"], ["y"], perm=[1, 0])]
+    float32 = onnx.TensorProto.FLOAT
+    made = onnx.helper.make_graph(
+        nodes, "net", [onnx.helper.make_tensor_value_info("x", float32, (1, 24))],
+        [onnx.helper.make_tensor_value_info("y", float32, (4, 6))],
+        [onnx.numpy_helper.from_array(a, n) for n, a in tensors.items()])
+    return ir.from_proto(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10))
+
+
 def checkpoint(folder: Path) -> None:
     """config.json, two shards with an index, and a tokenizer with a chat template."""
     from safetensors.numpy import save_file
 
     tiny_tokenizers.write(folder, tiny_tokenizers.byte_fallback())
-    config = json.loads((Path(__file__).parents[2] / "test_vectors" / "configs" / "llama.json").read_text())
+    config = json.loads((ROOT / "test_vectors" / "configs" / "llama.json").read_text())
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2], "bos_token_id": 1}))
     (folder / "chat_template.jinja").write_text(tiny_tokenizers.TEMPLATE)
@@ -64,6 +79,54 @@ def checkpoint(folder: Path) -> None:
         save_file({n: np.ones((4, 8) if "norm" not in n else (8,), np.float32) for n in names}, folder / file)
     index = {"metadata": {"total_size": 288}, "weight_map": {n: f for f, names in shards.items() for n in names}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def gguf_file(path: Path) -> bytes:
+    """A one-layer Llama with every kind of metadata: numbers, texts, arrays of both."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "llama")
+    for key in ("context_length", "block_count", "embedding_length", "feed_forward_length", "vocab_size",
+                "attention.head_count", "attention.head_count_kv", "rope.dimension_count"):
+        writer.add_uint32(f"llama.{key}", {"block_count": 1, "attention.head_count": 2}.get(key, 8))
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+    writer.add_array("tokenizer.ggml.tokens", [f"<{i}>" for i in range(8)])
+    writer.add_array("tokenizer.ggml.token_type", [1] * 8)
+    writer.add_string("general.name", "toy")
+    for name in ("token_embd", "output_norm", "blk.0.attn_q", "blk.0.ffn_up"):
+        writer.add_tensor(f"{name}.weight", np.ones((8, 8) if "norm" not in name else 8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def gguf_boundaries(raw: bytes) -> list[int]:
+    """Where the header's numbers and texts begin: each text has its length eight bytes before it."""
+    found = [0, 4, 8, 16, 24]
+    for mark in (b"general.", b"llama.", b"tokenizer.", b"blk.", b"token_embd", b"output_norm", b"<"):
+        at = raw.find(mark)
+        while at >= 0:
+            end = at + int.from_bytes(raw[at - 8 : at], "little")
+            found += [at - 8, at, end, end + 4, end + 8, end + 12]
+            at = raw.find(mark, at + 1)
+    return sorted({b for b in found if 0 <= b < len(raw)})
+
+
+def context_binary(folder: Path) -> bytes:
+    """A binary by Qualcomm's compiler: two widths of one convolution, weights shared."""
+    import qnn_small_graphs
+
+    from edgeforge.backends.qnn.compiler import compile_part
+    from edgeforge.backends.qnn.job import GraphJob, PartJob
+
+    graphs = []
+    for tokens in (8, 1):
+        onnx.save(qnn_small_graphs.conv(tokens), folder / f"ar{tokens}.onnx")
+        graphs.append(GraphJob(f"ar{tokens}_cl8", folder / f"ar{tokens}.onnx", None))
+    part = compile_part(PartJob("part", tuple(graphs), 57, folder / "part", True), 300)
+    return part.binary.read_bytes()
 
 
 _PLACES = ("../../etc/passwd", "/etc/passwd", "-1", str(2**70), "x", "", "0", "model.data", "\x00")

@@ -44,7 +44,7 @@ def finding(kind: Kind, seed: int, folder: Path) -> str | None:
         path.mkdir()
     kind.write(seed, place)
     before = _listing(place)
-    tempfile.tempdir = str(scratch)
+    tempfile.tempdir, home = str(scratch), Path.cwd()
     os.chdir(place)
     try:
         with _alarm(kind.seconds):
@@ -61,7 +61,8 @@ def finding(kind: Kind, seed: int, folder: Path) -> str | None:
     else:
         found = None
     finally:
-        os.chdir(folder)
+        os.chdir(home)
+        tempfile.tempdir = None
     left = {p for p, h in (_listing(place) | {f"tmp/{p}": h for p, h in _listing(scratch).items()}).items()
             if before.get(p) != h}
     shutil.rmtree(place)
