@@ -191,7 +191,9 @@ def _dump(e: Encoding) -> dict[str, Any]:
 def _parse(raw: Any) -> Encoding:
     if not isinstance(raw, dict):
         raise ValueError(f"{shown(raw)} is no encoding")
-    bits, signed, scale = _integer(raw["bits"], 2, 32), raw["signed"], _numbers(raw["scale"]).astype(np.float32)
+    bits, signed = _integer(raw["bits"], 2, 32), raw["signed"]
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        scale = _numbers(raw["scale"]).astype(np.float32)
     if not isinstance(signed, bool):
         raise ValueError(f"signed is {shown(signed)}")
     places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}

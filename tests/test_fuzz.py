@@ -23,7 +23,8 @@ COUNTS = {"context-binary": 8, "vectors": 40, "bundle": 80, "recipe": 300, "tabl
 
 @pytest.mark.parametrize("kind", cases.KINDS)
 def test_damaged_input_is_refused_and_nothing_worse(kind: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(FUZZ), "--kind", kind, "--cases", str(COUNTS.get(kind, 150)), "--keep", str(tmp_path)]
+    count = str(COUNTS.get(kind, 150))
+    command = [sys.executable, str(FUZZ), "--kind", kind, "--cases", count, "--keep", str(tmp_path)]
     made = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert made.returncode == 0, made.stdout + made.stderr
 

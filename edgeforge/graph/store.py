@@ -31,7 +31,10 @@ def load(folder: Path) -> ir.Model:
     """
     path = folder / MODEL
     try:
-        return ir.load(path)
+        model = ir.load(path)
+        if not model.graph.outputs:  # protobuf takes an empty file for an empty message
+            raise ValueError("a graph without outputs")
+        return model
     except FileNotFoundError:
         raise EdgeForgeError(f"{path} does not exist", "the stage that writes it has not finished") from None
     except (DecodeError, ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 _LONGEST = 8000
 """characters of a message that a person may still read: some quote a file that somebody damaged"""
 

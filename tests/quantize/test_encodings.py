@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,29 @@ def test_a_table_survives_json_to_the_last_bit(entries: dict[str, tuple[float, f
     assert all(encodings.equal(read[n], made[n]) for n in made)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"x": {"bits": 8}}', '{"x": 3}', "{"])
+_GRID = {"bits": 8, "signed": False, "scale": 0.5, "zero_point": 3}
+_BLOCKS = {"bits": 4, "signed": True, "scale": [0.5, 1.0], "zero_point": [[0, 0], [0, 0]], "axis": 1, "block": 32,
+           "block_scale": [[1, 16], [2, 3]], "channel": 0}
+_WRONG: list[dict[str, object]] = [
+    {"bits": 0}, {"bits": 1 << 40}, {"bits": float("inf")}, {"bits": "8"}, {"bits": True}, {"signed": 0}, {"scale": 0},
+    {"scale": -0.5}, {"scale": float("nan")}, {"scale": 1e300}, {"scale": 1e-60}, {"scale": "0.5"}, {"scale": [0.5]},
+    {"scale": [[0.5], 1]}, {"scale": None}, {"scale": []}, {"zero_point": 256}, {"zero_point": -1},
+    {"zero_point": 10**30}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0}, {"block": 2}]
+_WRONG_BLOCKS: list[dict[str, object]] = [
+    {"axis": 2}, {"axis": None}, {"block": 0}, {"block": None}, {"channel": None}, {"channel": 2}, {"scale": [0.5]},
+    {"block_scale": [[0, 1], [1, 1]]}, {"block_scale": [[17, 1], [1, 1]]}, {"block_scale": [1, 2]},
+    {"zero_point": [0, 0]}, {"zero_point": [[0, 0, 0], [0, 0, 0]]}, {"zero_point": [[8, 0], [0, 0]]}]
+
+
+def test_the_grids_that_are_damaged_next_are_sound(tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text(json.dumps({"a": _GRID, "b": _BLOCKS}))
+    assert Table.load(tmp_path / "table.json")["b"].steps().tolist() == [[0.5, 8.0], [2.0, 3.0]]
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", '{"x": {"bits": 8}}', '{"x": 3}', "{", "[" * 100_000, "3",
+    *(json.dumps({"x": _GRID | w}) for w in _WRONG),
+    *(json.dumps({"x": _BLOCKS | w}) for w in _WRONG_BLOCKS)])
 def test_a_file_that_is_no_table_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(text, encoding="utf-8")

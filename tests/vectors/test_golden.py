@@ -260,6 +260,23 @@ def test_a_decoder_made_of_formulas_gives_the_committed_logits(family: str, prof
     assert verdict.passed, verdict
 
 
+@pytest.mark.parametrize(("family", "change"), [
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}), ("llama", {"rms_norm_eps": 1e-2}),
+    ("qwen3", {"num_key_value_heads": 4}), ("gemma2", {"final_logit_softcapping": None}),
+    ("gemma2", {"attn_logit_softcapping": 0.5}), ("gemma2", {"query_pre_attn_scalar": 8})])
+def test_another_model_is_noticed(family: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights under a config with one thing wrong."""
+    changed = models.config(family) | change
+    monkeypatch.setattr(models, "config", lambda name: changed)
+    graph = next(g for g in sets.load(GOLDEN / "models").graphs if g.graph == family)
+    ids = check.inputs(GOLDEN / "models", graph, graph.calls[0])["input_ids"]
+    with torch.no_grad():
+        logits = models.build(family)(torch.from_numpy(ids).long()).logits.numpy()
+    expected = check.outputs(GOLDEN / "models", graph, graph.calls[0])
+    (verdict,) = check.compare(graph, graph.calls[0], expected, {"logits": logits})
+    assert not verdict.passed
+
+
 def test_the_formulas_write_the_committed_bytes(tmp_path: Path) -> None:
     """Everything but the logits, which BLAS may sum otherwise elsewhere."""
     sets.write(tmp_path / "maths", "maths", sets.load(GOLDEN / "maths").made_by, maths.graphs())
