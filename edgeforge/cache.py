@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ from edgeforge.errors import EdgeForgeError
 
 _MARK = ".edgeforge-"
 """in the name of a folder that is being made, before the maker's process id; nobody else's folder has it"""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), r"requested and \d+ written"])
+"""a full disk, in the words of the system and of numpy, which drops its error number"""
 
 
 def stamp(folder: Path, facts: dict[str, Any]) -> None:
@@ -121,12 +123,18 @@ def whole(place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _disk(place: Path) -> Iterator[None]:
-    """A disk's refusals in words."""
+    """A disk's refusals in words, whichever library met them and however it says so."""
     try:
         yield
-    except OSError as error:
-        hint = "free disk space, or choose another `out`" if error.errno in _FULL else "can `out` be written there?"
-        raise EdgeForgeError(f"{error.filename or place}: {error.strerror or error}",
+    except EdgeForgeError:
+        raise
+    except Exception as error:
+        full = re.search(_FULL, str(error)) is not None
+        if not full and not isinstance(error, OSError):
+            raise
+        where = getattr(error, "filename", None) or place
+        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
+        raise EdgeForgeError(f"{where}: {getattr(error, 'strerror', None) or error}",
                              f"{hint} Finished stages stay cached, nothing half-made is left") from error
 
 

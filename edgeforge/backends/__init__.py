@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 from edgeforge_runtime.manifest import Target
 
 from edgeforge.build import Build
+from edgeforge.findings import Facts, Finding
 from edgeforge.gates import Check
 
 
@@ -17,6 +19,10 @@ class Backend(Protocol):
 
     not_seen: tuple[str, ...]
     """what this machine cannot show about the compiled files; the report says it"""
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        """What stands against a build for this chip, before any work: formats, limits, missing tools."""
+        ...
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from edgeforge.errors import CompilerError
 
 DISTRIBUTION, PACKAGE, EP_NAME = "onnxruntime-qnn", "onnxruntime_qnn", "QNNExecutionProvider"
+TESTED = "2.7.0"
+"""the version that this backend was built against"""
 HTP, SYSTEM, GENIE, PROVIDER = (
     "libQnnHtp.so",
     "libQnnSystem.so",
@@ -33,7 +35,7 @@ class Wheel:
         if not path.is_file():
             raise CompilerError(
                 f"{DISTRIBUTION} {self.version} has no {name} in {self.folder}",
-                f"install the Linux x86-64 wheel: pip install --force-reinstall {DISTRIBUTION}==2.7.0",
+                f"install the Linux x86-64 wheel: pip install --force-reinstall {DISTRIBUTION}=={TESTED}",
             )
         return path
 
@@ -52,7 +54,7 @@ def find() -> Wheel:
     if spec is None or spec.origin is None:
         raise CompilerError(
             f"the HTP compiler is not installed: no module {PACKAGE}",
-            f"pip install 'edgeforge-toolchain[qnn]' (that is {DISTRIBUTION}==2.7.0)",
+            f"pip install 'edgeforge-toolchain[qnn]' (that is {DISTRIBUTION}=={TESTED})",
         )
     folder = Path(spec.origin).parent
     info = folder / "build_and_package_info.py"
