@@ -159,6 +159,25 @@ def _read_bundle(folder: Path) -> object:
         return [session.prompt([1, 2, 3]), session.step(0)]
 
 
+def _locked() -> Bases:
+    import hashlib
+
+    files = {"model.onnx": b"model", "device/part.bin": b"binary"}
+    listed = {n: {"bytes": len(c), "sha256": hashlib.sha256(c).hexdigest(), "reproducible": True}
+              for n, c in files.items()}
+    inputs = {"edgeforge": "0", "python": "3", "threads": 2, "recipe": {}, "model": "0" * 64, "text": None,
+              "tools": {"x": "1"}}
+    lock = {"format": "edgeforge-lock-1", "source": "nowhere", "inputs": inputs, "data": {}, "stages": {},
+            "files": listed}
+    return files | {"edgeforge.lock.json": json.dumps(lock).encode()}
+
+
+def _read_lock(folder: Path) -> object:
+    from edgeforge import lock
+
+    return lock.check(folder)
+
+
 def _read_npz(folder: Path) -> object:
     from edgeforge.vectors import make
 
@@ -273,6 +292,33 @@ def _read_checkpoint(folder: Path) -> object:
     return found
 
 
+def _project() -> Bases:
+    import yaml
+
+    recipe = _RECIPE | {"model": "model", "out": "out/x", "calibrate": {"windows": 4, "tokens": 16},
+                        "target": {"chip": "snapdragon-8-gen-3", "context": 64, "prefill": 16}}
+    model = {f"model/{name}": raw for name, raw in _checkpoint().items()}
+    return model | {"recipe.yaml": yaml.safe_dump(recipe).encode()}
+
+
+def _damage_project(rng: Random, bases: Bases) -> Bases:
+    import yaml
+
+    if rng.random() < 0.5:
+        return bases | {"recipe.yaml": mutate.dump(mutate.tree(rng, yaml.safe_load(bases["recipe.yaml"])))}
+    if rng.random() < 0.7:
+        return bases | {"model/config.json": _json(rng, bases["model/config.json"])}
+    return _one(rng, bases, json=_json, safetensors=mutate.safetensors)
+
+
+def _read_project(folder: Path) -> object:
+    """All that is asked before the first minute of work."""
+    from edgeforge import check, recipe
+
+    report = check.examine(recipe.load(folder / "recipe.yaml"))
+    return report.exit_code, [str(f) for f in report.findings], str(report.facts)
+
+
 def _gguf() -> Bases:
     import tempfile
 
@@ -335,8 +381,10 @@ KINDS = {kind.name: kind for kind in (
          _read_table, 20),
     Kind("bundle", _bundle, _damage_bundle, _read_bundle, 12),
     Kind("vectors", _bundle, lambda r, b: _one(r, b, npz=mutate.binary, json=_json), _read_npz, 5),
+    Kind("lock", _locked, lambda r, b: _one(r, b, json=_json), _read_lock, 6),
     Kind("set", _sets, _damage_set, _read_set, 12),
     Kind("onnx", lambda: _onnx("graph"), _damage_onnx, _read_onnx, 12),
+    Kind("project", _project, _damage_project, _read_project, 15),
     Kind("any-onnx", lambda: _onnx("network"), _damage_onnx, _read_any_onnx, 12),
     Kind("samples", _samples, lambda r, b: _one(r, b, npz=mutate.binary), _read_samples, 5),
     Kind("gguf", _gguf, _damage_gguf, _read_gguf, 12),

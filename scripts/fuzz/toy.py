@@ -74,7 +74,8 @@ def checkpoint(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2], "bos_token_id": 1}))
     (folder / "chat_template.jinja").write_text(tiny_tokenizers.TEMPLATE)
     shards = {"model-00001-of-00002.safetensors": ("model.embed_tokens.weight", "model.norm.weight"),
-              "model-00002-of-00002.safetensors": ("lm_head.weight",)}
+              "model-00002-of-00002.safetensors": ("lm_head.weight", *(f"model.layers.{i}.{n}.weight" for i in range(2)
+                                                   for n in ("self_attn.q_proj", "mlp.down_proj")))}
     for file, names in shards.items():
         save_file({n: np.ones((4, 8) if "norm" not in n else (8,), np.float32) for n in names}, folder / file)
     index = {"metadata": {"total_size": 288}, "weight_map": {n: f for f, names in shards.items() for n in names}}
