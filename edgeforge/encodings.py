@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from edgeforge_runtime.typed import read_json, shown
 
 from edgeforge.errors import EdgeForgeError
 
@@ -159,9 +160,11 @@ class Table(Mapping[str, Encoding]):
     @classmethod
     def load(cls, path: Path) -> Table:
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = read_json(path)
+            if not isinstance(raw, dict):
+                raise ValueError(f"it holds a {type(raw).__name__}")
             return cls({name: _parse(entry) for name, entry in raw.items()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise EdgeForgeError(f"{path} is not an encoding table: {error}") from error
 
 
@@ -185,11 +188,53 @@ def _dump(e: Encoding) -> dict[str, Any]:
     return out
 
 
-def _parse(raw: dict[str, Any]) -> Encoding:
-    blocks = raw.get("block_scale")
-    return Encoding(int(raw["bits"]), bool(raw["signed"]), np.array(raw["scale"], np.float32),
-                    np.array(raw["zero_point"], np.int64), raw.get("axis"), raw.get("block"),
-                    None if blocks is None else np.array(blocks, np.int64), raw.get("channel"))
+def _parse(raw: Any) -> Encoding:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{shown(raw)} is no encoding")
+    bits, signed = _integer(raw["bits"], 2, 32), raw["signed"]
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        scale = _numbers(raw["scale"]).astype(np.float32)
+    if not isinstance(signed, bool):
+        raise ValueError(f"signed is {shown(signed)}")
+    places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}
+    block = _integer(raw["block"], 1, 1 << 20) if raw.get("block") is not None else None
+    blocks = _numbers(raw["block_scale"]).astype(np.int64) if raw.get("block_scale") is not None else None
+    made = Encoding(bits, signed, scale, _numbers(raw["zero_point"]).astype(np.int64), block=block, block_scale=blocks,
+                    **places)
+    _check(made)
+    return made
+
+
+def _check(e: Encoding) -> None:
+    """What the arithmetic above takes for granted; ValueError says what does not hold."""
+    blocked = e.scale if e.block_scale is None else e.block_scale
+    if not (np.isfinite(e.scale).all() and (e.scale > 0).all()):
+        raise ValueError("a scale is not finite and above 0")
+    if not ((e.zero_point >= e.low) & (e.zero_point <= e.high)).all():
+        raise ValueError(f"a zero point is not on the grid {e.low}..{e.high}")
+    if e.block_scale is not None and not ((e.block_scale >= 1) & (e.block_scale <= 1 << e.bits)).all():
+        raise ValueError(f"a block's scale is not within 1..{1 << e.bits}")
+    wanted = 0 if e.axis is None else 1 if e.block is None else blocked.ndim
+    if blocked.ndim != wanted or blocked.shape != e.zero_point.shape or (e.block is None) > (e.block_scale is None):
+        raise ValueError(f"scales {list(blocked.shape)} and zero points {list(e.zero_point.shape)} do not fit axis "
+                         f"{e.axis}, block {e.block}")
+    if e.block is not None and not 0 <= (e.axis or 0) < blocked.ndim:
+        raise ValueError(f"blocks {list(blocked.shape)} have no axis {e.axis}")
+    if e.block_scale is not None and e.scale.shape != e.block_scale.shape[e.channel : _known(e.channel) + 1]:
+        raise ValueError(f"channel {e.channel} of blocks {list(blocked.shape)} has other than {e.scale.size} scales")
+
+
+def _numbers(raw: Any) -> npt.NDArray[Any]:
+    found = np.asarray(raw)
+    if found.dtype.kind not in "iuf" or not found.size:
+        raise ValueError(f"{shown(raw)} where numbers should be")
+    return found
+
+
+def _integer(raw: Any, low: int, high: int) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or not low <= raw <= high:
+        raise ValueError(f"{shown(raw)} where a number from {low} to {high} should be")
+    return raw
 
 
 def _known(axis: int | None) -> int:

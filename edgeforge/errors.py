@@ -5,6 +5,8 @@ from __future__ import annotations
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_GATE = 3
+_LONGEST = 8000
+"""characters of a message that a person may still read"""
 
 
 class EdgeForgeError(Exception):
@@ -18,6 +20,8 @@ class EdgeForgeError(Exception):
     exit_code = EXIT_ERROR
 
     def __init__(self, message: str, hint: str = "") -> None:
+        if len(message) > _LONGEST:  # it quotes a file that somebody damaged, or a tool's whole log
+            message = f"{message[:_LONGEST]}... ({len(message)} characters)"
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -84,7 +84,8 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
         if match := _LAYER.search(name):
             layers[int(match[1])] += _bytes(name, info, bits.weights, bits.activations)
     table = _count(tensors, _EMBEDDING)
-    if not table or sorted(layers) != list(range(decoder.layers)):
+    # The count first: a config may say 2^40 layers.
+    if not table or len(layers) != decoder.layers or sorted(layers) != list(range(len(layers))):
         return None
     head = _count(tensors, _HEAD)
     weights = [layers[i] for i in range(decoder.layers)]

@@ -8,6 +8,7 @@ are marked, and only their damage is noticed.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _LATER = {FILE, STAMP, gates.FILE}
 """written when the lock is, or after it"""
 _ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "compile": True}
 """parts of a recipe that stand in the lock by contents, or change nothing"""
-_SHOWN = 5
+_SHOWN, _NAME = 5, 200
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ def _made(sources: Mapping[str, Path], vendor: bool) -> set[str]:
 def _damaged(files: Mapping[str, Any], bundle: Path) -> Iterator[str]:
     for name, seen in files.items():
         path = bundle / name
-        if not path.is_file():
-            yield f"{name}: missing"
+        if not os.path.isfile(path):  # False also for a name that no file system takes
+            yield f"{name[:_NAME]}: missing"
         elif path.stat().st_size != seen["bytes"]:
             yield f"{name}: {path.stat().st_size:,} bytes, locked {seen['bytes']:,}"
         elif cache.digest(path) != seen["sha256"]:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import build, check, lock, recipe, run
+from edgeforge.cli import build, check, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -23,6 +23,7 @@ app.command("check")(check.check)
 app.command("run")(run.run)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(lock.app, name="lock")
+app.add_typer(vectors.app, name="vectors")
 
 
 def main() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from edgeforge_runtime.typed import read_json
 
 from edgeforge.cli.console import ERR
 from edgeforge.report.record import REPORT
@@ -32,8 +32,9 @@ def run(
 
 def _warn_of_emulator(bundle: Path) -> None:
     """Says how slow it will be, from the build's own measurement."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a bundle without a report runs as well
-        stages = json.loads((bundle / REPORT).read_text(encoding="utf-8"))["stages"]
+    # A bundle without a report, or with a damaged one, runs as well.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        stages = read_json(bundle / REPORT)["stages"]
         times = [f"{c['name'].partition(': emulator, ')[2]}: {c['value']:.0f} s" for s in stages for c in s["checks"]
                  if ": emulator, " in c["name"]]
         ERR.print(f"[dim]Qualcomm's HTP emulator on this CPU, not a device ({'; '.join(times)})[/dim]", highlight=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 from edgeforge.errors import EdgeForgeError
 
@@ -23,12 +24,22 @@ def save(model: ir.Model, folder: Path) -> Path:
 
 
 def load(folder: Path) -> ir.Model:
-    """Reads a model; weights stay memory-mapped until they are used."""
+    """Reads a model; weights stay memory-mapped until they are used.
+
+    Raises:
+        EdgeForgeError: not there, or no model.
+    """
     path = folder / MODEL
     try:
-        return ir.load(path)
+        model = ir.load(path)
+        if not model.graph.outputs:  # protobuf takes an empty file for an empty message
+            raise ValueError("a graph without outputs")
+        return model
     except FileNotFoundError:
         raise EdgeForgeError(f"{path} does not exist", "the stage that writes it has not finished") from None
+    except (DecodeError, ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        raise EdgeForgeError(f"{path} is not an ONNX model, or is damaged: {type(error).__name__} {error}",
+                             "remove its folder: the stage that writes it runs again") from error
 
 
 def _check_names(graph: ir.Graph) -> None:

@@ -29,7 +29,10 @@ class _Buffer:
         self.fill = np.dtype(tensor.dtype).type(tensor.zero_point)
         self._outer, self._inner = tensor.shape[:axis], tensor.shape[axis + 1 :]
         size = int(np.prod(self._outer + self._inner))
-        self._flat = np.full(size * capacity, self.fill, tensor.dtype)
+        try:
+            self._flat = np.full(size * capacity, self.fill, tensor.dtype)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise CacheOverflow(f"no memory for {tensor.name}, {tensor.dtype}{list(tensor.shape)}: {error}") from error
         self._size = size
         self.view = self._shaped(capacity)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from .errors import ManifestError
 from .manifest import COS, IDS, LOGITS, MASK, SIN, Graph, Model, Target, Tensor, new_name, past_layer
+from .typed import shown
+
+_DTYPES = {"uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "float16", "float32", "float64"}
+_CACHE_RANK = 4
 
 
 def check(model: Model, target: Target) -> None:
@@ -18,6 +22,8 @@ def check(model: Model, target: Target) -> None:
     """
     if not target.graphs:
         raise ManifestError("the target has no graphs")
+    if model.vocab_size < 1 or not 0 <= model.pad < 1 << 31 or model.context < 1:
+        raise ManifestError(f"a vocabulary of {model.vocab_size}, padding id {model.pad}, context {model.context}")
     first: dict[str, Tensor] = {}
     for graph in target.graphs:
         where = f"graph ar{graph.ar}_cl{graph.cl}"
@@ -26,7 +32,9 @@ def check(model: Model, target: Target) -> None:
         _require(where, outputs, (LOGITS,))
         for tensor in (*inputs.values(), *outputs.values()):
             _check_dtype(where, tensor)
-        for name, shape in _feeds(graph).items():
+        if not 0 < graph.ar <= graph.cl:
+            raise ManifestError(f"{where}: the width is not within the context")
+        for name, shape in _feeds(graph, inputs).items():
             if inputs[name].shape != shape:
                 raise ManifestError(f"{where}: {name} is {inputs[name].shape}, not {shape}")
         if logit_rows(graph) not in (1, graph.ar):
@@ -41,6 +49,7 @@ def check(model: Model, target: Target) -> None:
             axis = model.key_axis if kind[0] == "key" else model.value_axis
             _check_cache(where, graph, axis, tensor, outputs[new_name(name)])
             _check_same(where, tensor, first.setdefault(name, tensor))
+            _check_heads(where, tensor, first[name], axis)
     for graph in target.graphs:
         _require(f"graph ar{graph.ar}_cl{graph.cl}", graph.boundary()[1], tuple(map(new_name, first)))
 
@@ -51,8 +60,9 @@ def logit_rows(graph: Graph) -> int:
     return int(np.prod(shape[:-1]))
 
 
-def _feeds(graph: Graph) -> dict[str, tuple[int, ...]]:
-    return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl)}
+def _feeds(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in (COS, SIN)}
+    return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl), **rows}
 
 
 def _require(where: str, have: Iterable[str], wanted: tuple[str, ...]) -> None:
@@ -62,17 +72,25 @@ def _require(where: str, have: Iterable[str], wanted: tuple[str, ...]) -> None:
 
 
 def _check_dtype(where: str, tensor: Tensor) -> None:
-    try:
-        kind = np.dtype(tensor.dtype).kind
-    except TypeError:
-        raise ManifestError(f"{where}: {tensor.name} has unknown dtype {tensor.dtype!r}") from None
+    if tensor.dtype not in _DTYPES:
+        raise ManifestError(f"{where}: {tensor.name} has unknown dtype {shown(tensor.dtype)}")
+    kind = np.dtype(tensor.dtype).kind
     if tensor.scale is not None and (kind not in "iu" or not tensor.scale > 0):
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with scale {tensor.scale}")
     if tensor.scale is None and kind != "f" and tensor.name != IDS:
         raise ManifestError(f"{where}: {tensor.name} holds {tensor.dtype} codes without a scale")
+    limits = np.iinfo(tensor.dtype) if tensor.scale is not None else None
+    if limits is not None and not limits.min <= tensor.zero_point <= limits.max:
+        raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with zero point {tensor.zero_point}")
+    if tensor.name == IDS and kind not in "iu":
+        raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype}: token ids are integers")
 
 
 def _check_cache(where: str, graph: Graph, axis: int, past: Tensor, new: Tensor) -> None:
+    if len(past.shape) != _CACHE_RANK or len(new.shape) != _CACHE_RANK or axis not in range(_CACHE_RANK):
+        raise ManifestError(f"{where}: {past.name} {past.shape} and {new.name} {new.shape} do not have "
+                            f"{_CACHE_RANK} axes, or tokens not along axis {axis} of them")
+    _check_heads(where, new, past, axis)
     if past.shape[axis] != graph.cl - graph.ar or new.shape[axis] != graph.ar:
         raise ManifestError(
             f"{where}: {past.name} {past.shape} and {new.name} {new.shape} "
@@ -89,3 +107,9 @@ def _check_same(where: str, tensor: Tensor, reference: Tensor) -> None:
             f"{where}: {tensor.name} is encoded as {mine}, {reference.name} elsewhere as {theirs}: "
             "the cache can have only one encoding"
         )
+
+
+def _check_heads(where: str, tensor: Tensor, reference: Tensor, axis: int) -> None:
+    mine, theirs = (tuple(d for i, d in enumerate(t.shape) if i != axis) for t in (tensor, reference))
+    if mine != theirs:
+        raise ManifestError(f"{where}: {tensor.name} {tensor.shape} is {reference.shape} elsewhere: other heads")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+_LONGEST = 8000
+"""characters of a message that a person may still read: some quote a file that somebody damaged"""
+
 
 class RunError(Exception):
     """An ordinary failure: the message says what happened, where, and with which numbers."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 class ManifestError(RunError, ValueError):

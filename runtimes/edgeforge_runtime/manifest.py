@@ -8,19 +8,22 @@ concrete for each graph width, also where the file itself has symbolic dimension
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .errors import ManifestError
+from .typed import build, objects, read_json, shown
 
 FORMAT = "edgeforge-bundle/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
+_MOST_ELEMENTS = 1 << 40
+"""of one tensor: beyond any that a device could hold"""
 _PAST = re.compile(r"^past_(key|value)_(\d+)_in$")
 
 
@@ -128,18 +131,18 @@ class Manifest:
         """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
         path = folder / NAME
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = read_json(path)
         except FileNotFoundError:
             raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
         except (OSError, ValueError) as error:
             raise ManifestError(f"{path} cannot be read: {error}") from error
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ManifestError(f"{path} has format {found!r}; this runtime reads {FORMAT!r}")
+            raise ManifestError(f"{path} has format {shown(found)}; this runtime reads {FORMAT!r}")
         try:
             return _manifest(raw)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"{path} is damaged: {type(error).__name__} {error}") from error
+        except ValueError as error:
+            raise ManifestError(f"{path} is damaged: {error}") from error
 
 
 def past_layer(name: str) -> tuple[str, int] | None:
@@ -153,21 +156,48 @@ def new_name(past: str) -> str:
     return past.removesuffix("_in") + "_out"
 
 
-def _tensor(raw: Mapping[str, Any]) -> Tensor:
-    return Tensor(**{**raw, "shape": tuple(int(d) for d in raw["shape"])})
+def _tensor(raw: Any) -> Tensor:
+    tensor = build(Tensor, raw)
+    if any(d < 0 for d in tensor.shape) or math.prod(tensor.shape) > _MOST_ELEMENTS:
+        raise ValueError(f"{shown(tensor.name)} has the shape {shown(tensor.shape)}")
+    return tensor
 
 
-def _part(raw: Mapping[str, Any]) -> Part:
-    inputs, outputs = tuple(map(_tensor, raw["inputs"])), tuple(map(_tensor, raw["outputs"]))
-    return Part(raw["file"], raw["graph"], inputs, outputs)
+def _part(raw: Any) -> Part:
+    lists = {key: tuple(map(_tensor, objects(_key(raw, key), "tensors"))) for key in ("inputs", "outputs")}
+    part = build(Part, raw, **lists)
+    _inside(part.file)
+    return part
 
 
-def _target(raw: Mapping[str, Any]) -> Target:
-    graphs = tuple(Graph(g["ar"], g["cl"], tuple(map(_part, g["parts"]))) for g in raw["graphs"])
-    return Target(raw["executor"], graphs, dict(raw["options"]))
+def _graph(raw: Any) -> Graph:
+    return build(Graph, raw, parts=tuple(map(_part, objects(_key(raw, "parts"), "parts"))))
 
 
-def _manifest(raw: Mapping[str, Any]) -> Manifest:
-    model = Model(**{**raw["model"], "eos": tuple(raw["model"]["eos"])})
-    targets = {name: _target(t) for name, t in raw["targets"].items()}
-    return Manifest(model, raw["rope"], targets, raw["tokenizer"], dict(raw["stamps"]))
+def _target(raw: Any) -> Target:
+    return build(Target, raw, graphs=tuple(map(_graph, objects(_key(raw, "graphs"), "graphs"))))
+
+
+def _manifest(raw: dict[str, Any]) -> Manifest:
+    targets = _key(raw, "targets")
+    if not isinstance(targets, dict):
+        raise ValueError(f"{shown(targets)} stands where the targets should")
+    made = {"model": build(Model, _key(raw, "model")), "targets": {n: _target(t) for n, t in targets.items()}}
+    manifest = build(Manifest, {k: v for k, v in raw.items() if k != "format"}, **made)
+    _inside(manifest.rope)
+    _inside(manifest.tokenizer or ".")
+    return manifest
+
+
+def _key(raw: Any, key: str) -> Any:
+    if not isinstance(raw, dict) or key not in raw:
+        raise ValueError(f"{shown(raw)} lacks {key}")
+    return raw[key]
+
+
+def _inside(path: str) -> None:
+    """Refuses a path that leaves the bundle, or that no file system can hold."""
+    parts = path.split("/")
+    long = any(len(p.encode(errors="replace")) > 255 for p in parts) or len(path) > 2048
+    if path.startswith("/") or ".." in parts or "\0" in path or long:
+        raise ValueError(f"{shown(path)} is no path within the bundle")

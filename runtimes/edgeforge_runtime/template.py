@@ -38,7 +38,7 @@ class ChatTemplate:
         self._specials = dict(specials)
         try:
             self._template = environment.from_string(source)
-        except TemplateError as error:
+        except Exception as error:  # the compiler's own, but also what Python says of nesting and of numbers
             raise TextError(f"the chat template does not compile: {error}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:

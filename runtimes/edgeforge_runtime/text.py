@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from tokenizers import Tokenizer
 
 from .errors import TextError
 from .template import ChatTemplate
+from .typed import read_json, shown
 
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -62,7 +62,9 @@ class TextCodec:
         named = self._tokenizer.token_to_id(specials["eos_token"]) if "eos_token" in specials else None
         listed = generation.get("eos_token_id")
         ids = [named, *(listed if isinstance(listed, list) else [listed])]
-        return frozenset(int(i) for i in ids if i is not None)
+        if wrong := [i for i in ids if i is not None and (not isinstance(i, int) or isinstance(i, bool))]:
+            raise TextError(f"generation_config.json ends answers with {shown(wrong[0])}: that is no token id")
+        return frozenset(i for i in ids if i is not None)
 
 
 class Detokenizer:
@@ -104,7 +106,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except (OSError, ValueError) as error:
         raise TextError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
@@ -114,14 +116,26 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _content(token: Any) -> str:
     """A special token's text: a string, or a mapping with content."""
-    return str(token["content"] if isinstance(token, Mapping) else token)
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str) or not _is_text(text):
+        raise TextError(f"tokenizer_config.json names a special token {shown(token)}: that is no text")
+    return text
 
 
 def _template(folder: Path, config: Mapping[str, Any], specials: Mapping[str, str]) -> ChatTemplate | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return ChatTemplate(path.read_text(encoding="utf-8"), specials)
+        try:
+            return ChatTemplate(path.read_text(encoding="utf-8"), specials)
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(f"{path} cannot be read: {error}") from error
     source = config.get("chat_template")
     if isinstance(source, list):  # several templates by name
-        source = next((t["template"] for t in source if t.get("name") == "default"), None)
+        named = {t.get("name"): t.get("template") for t in source if isinstance(t, Mapping) and _is_text(t.get("name"))}
+        source = named.get("default")
     return ChatTemplate(source, specials) if isinstance(source, str) else None
+
+
+def _is_text(value: Any) -> bool:
+    """A string that can be written as UTF-8: JSON also spells halves of characters."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

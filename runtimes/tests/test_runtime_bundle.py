@@ -162,3 +162,61 @@ def test_one_cache_has_one_encoding_over_all_graphs(bundle: Path) -> None:
 
     edit(bundle, other_scale)
     refused(bundle, "past_key_0_in is encoded as .* can have only one encoding")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw["model"].update(pad=float("inf")), "Model.pad is inf, not int"),
+        (lambda raw: raw["model"].update(vocab_size=True), "Model.vocab_size is True, not int"),
+        (lambda raw: raw["model"].update(eos=["2"]), "Model.eos is"),
+        (lambda raw: raw["model"].update(more=1), "Model has no key 'more'"),
+        (lambda raw: raw["model"].update(key_axis=4), "tokens not along axis 4"),
+        (lambda raw: raw["model"].update(pad=1 << 31), "padding id 2147483648"),
+        (lambda raw: raw.update(targets=0.5), "0.5 stands where the targets should"),
+        (lambda raw: raw.update(rope="../rope.npz"), "no path within the bundle"),
+        (lambda raw: raw.update(rope="x" * 300), "no path within the bundle"),
+        (lambda raw: raw.update(stamps={"a": 1}), "Manifest.stamps"),
+        (lambda raw: raw.update(format="x" * 100_000), r"x\.\.\.; this runtime"),
+        (lambda raw: raw["targets"]["cpu"].update(graphs={}), "no list of graphs"),
+        (lambda raw: graph(raw, 0).update(ar={}), "Graph.ar is {}, not int"),
+        (lambda raw: graph(raw, 0).update(ar=0), "not within the context"),
+        (lambda raw: graph(raw, 0)["parts"][0].update(file="/etc/passwd"), "no path within the bundle"),
+        (lambda raw: graph(raw, 0)["parts"][0].pop("graph"), "Part lacks graph"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(name=["x"]), "Tensor.name is"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(dtype="float32"), "token ids are integers"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1 << 30, 1 << 30]), "has the shape"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1, -8]), "has the shape"),
+        (lambda raw: tensor(raw, 0, "inputs", "attention_mask").update(zero_point=65536), "zero point 65536"),
+        (lambda raw: tensor(raw, 0, "inputs", "position_ids_cos").update(shape=[1, 3, 8, 4]), "position_ids_cos is"),
+        (lambda raw: tensor(raw, 0, "inputs", "past_key_0_in").update(shape=[24]), "do not have 4 axes"),
+        (lambda raw: tensor(raw, 0, "inputs", "past_key_0_in").update(shape=[3, 1, 8, 24]), "other heads"),
+    ],
+)
+def test_damaged_values_are_named(bundle: Path, change: Callable[[Any], Any], message: str) -> None:
+    edit(bundle, change)
+    refused(bundle, message)
+
+
+def test_a_manifest_nested_without_end(bundle: Path) -> None:
+    (bundle / "manifest.json").write_text("[" * 100_000)
+    refused(bundle, "nested too deeply")
+
+
+def test_a_cache_that_no_memory_holds(bundle: Path) -> None:
+    """Every shape agrees with every other; only there is not that much memory."""
+    huge = 1 << 36
+
+    def widen(raw: Any) -> None:
+        for number in (0, 1):
+            for side, name in (("inputs", "past_key_0_in"), ("outputs", "past_key_0_out")):
+                tensor(raw, number, side, name)["shape"][0] = huge
+
+    edit(bundle, widen)
+    with pytest.raises(RunError, match="no memory for past_key_0_in|has the shape"):
+        Session.open(bundle)
+
+
+def test_a_message_ends() -> None:
+    assert len(str(RunError("x" * 100_000))) < 9000
+    assert str(RunError("short")) == "short"

@@ -182,6 +182,31 @@ def test_broken_folders_are_named(tmp_path: Path) -> None:
         TextCodec(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", '{"eos_token": {"id": 2}}', "names a special token"),
+        ("tokenizer_config.json", '{"eos_token": "\\ud800"}', "names a special token"),
+        ("tokenizer_config.json", "[" * 100_000, "nested too deeply"),
+        ("tokenizer_config.json", '{"chat_template": "' + "{{" + "(" * 5000 + '"}', "does not compile"),
+        ("tokenizer_config.json", '{"chat_template": "{{ ' + "9" * 5000 + ' }}"}', "does not compile"),
+        ("generation_config.json", '{"eos_token_id": ["2"]}', "no token id"),
+        ("generation_config.json", '{"eos_token_id": 2.5}', "no token id"),
+        ("chat_template.jinja", b"{{ messages }}\xff", "cannot be read"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, file: str, content: str | bytes, message: str) -> None:
+    write(tmp_path, byte_level())
+    (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TextError, match=message):
+        TextCodec(tmp_path)
+
+
+def test_named_templates_without_names_are_no_template(tmp_path: Path) -> None:
+    write(tmp_path, byte_level(), chat_template=[{"template": "x"}, 3, {"name": ["default"]}])
+    assert TextCodec(tmp_path).template is None
+
+
 class _Codec(TextCodec):
     """A codec over a tokenizer in memory, for properties that run a hundred times."""
 

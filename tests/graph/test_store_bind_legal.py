@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import graphs
@@ -113,3 +114,11 @@ def test_other_domains_are_refused() -> None:
     model.graph.node(0).domain = "com.microsoft"
     with pytest.raises(UnsupportedError, match="op Relu is left"):
         legal.check(model.graph, HTP)
+
+
+@pytest.mark.parametrize("damage", [lambda raw: b"", lambda raw: b"no protobuf", lambda raw: raw[: len(raw) // 2]])
+def test_a_damaged_model_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = store.save(graphs.parse("y = Relu(x)", X, Y), tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(EdgeForgeError, match=r"model\.onnx is not an ONNX model, or is damaged"):
+        store.load(tmp_path)

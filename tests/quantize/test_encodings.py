@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
+from edgeforge.metrics import sqnr_db
 
 BITS = st.sampled_from([4, 8, 16])
 REALS = st.floats(-1e4, 1e4, width=32)
@@ -143,7 +145,29 @@ def test_a_table_survives_json_to_the_last_bit(entries: dict[str, tuple[float, f
     assert all(encodings.equal(read[n], made[n]) for n in made)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"x": {"bits": 8}}', '{"x": 3}', "{"])
+_GRID = {"bits": 8, "signed": False, "scale": 0.5, "zero_point": 3}
+_BLOCKS = {"bits": 4, "signed": True, "scale": [0.5, 1.0], "zero_point": [[0, 0], [0, 0]], "axis": 1, "block": 32,
+           "block_scale": [[1, 16], [2, 3]], "channel": 0}
+_WRONG: list[dict[str, object]] = [
+    {"bits": 0}, {"bits": 1 << 40}, {"bits": float("inf")}, {"bits": "8"}, {"bits": True}, {"signed": 0}, {"scale": 0},
+    {"scale": -0.5}, {"scale": float("nan")}, {"scale": 1e300}, {"scale": 1e-60}, {"scale": "0.5"}, {"scale": [0.5]},
+    {"scale": [[0.5], 1]}, {"scale": None}, {"scale": []}, {"zero_point": 256}, {"zero_point": -1},
+    {"zero_point": 10**30}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0}, {"block": 2}]
+_WRONG_BLOCKS: list[dict[str, object]] = [
+    {"axis": 2}, {"axis": None}, {"block": 0}, {"block": None}, {"channel": None}, {"channel": 2}, {"scale": [0.5]},
+    {"block_scale": [[0, 1], [1, 1]]}, {"block_scale": [[17, 1], [1, 1]]}, {"block_scale": [1, 2]},
+    {"zero_point": [0, 0]}, {"zero_point": [[0, 0, 0], [0, 0, 0]]}, {"zero_point": [[8, 0], [0, 0]]}]
+
+
+def test_the_grids_that_are_damaged_next_are_sound(tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text(json.dumps({"a": _GRID, "b": _BLOCKS}))
+    assert Table.load(tmp_path / "table.json")["b"].steps().tolist() == [[0.5, 8.0], [2.0, 3.0]]
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", '{"x": {"bits": 8}}', '{"x": 3}', "{", "[" * 100_000, "3",
+    *(json.dumps({"x": _GRID | w}) for w in _WRONG),
+    *(json.dumps({"x": _BLOCKS | w}) for w in _WRONG_BLOCKS)])
 def test_a_file_that_is_no_table_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(text, encoding="utf-8")
@@ -157,3 +181,35 @@ def test_one_name_has_one_grid() -> None:
     table.set("x", encodings.per_tensor(0, 1, 8))
     with pytest.raises(EdgeForgeError, match="two encodings for x"):
         table.set("x", encodings.per_tensor(0, 2, 8))
+
+
+def test_the_tiny_channel_of_a_half_precision_scale_survives() -> None:
+    """Row 1 peaks at 1e-6: its scale, 1e-6 / 127, is 0 in float16 (C32)."""
+    w = np.array([[0, 0], [1e-6, -5e-7]], np.float32)
+    grid = encodings.per_channel(w, 0, 8)
+    assert np.float16(1e-6 / 127) == 0
+    assert grid.scale[1] > 0
+    np.testing.assert_allclose(grid.dequantize(grid.quantize(w)), w, atol=grid.scale.max() / 2)
+    assert grid.dequantize(grid.quantize(w))[1, 0] == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_blocks_with_zero_points_lie_along_their_axis(axis: int) -> None:
+    """Eight nines, scales 1 2 3 4, zero points 1 2 3 4, blocks of 2: opset 21's DequantizeLinear gives these (C23)."""
+    shape = [1, 1, 1]
+    shape[axis] = -1
+    step = np.arange(1, 5, dtype=np.float32).reshape(shape)
+    grid = Encoding(8, False, step, step.astype(np.int64), axis=axis, block=2)
+    made = grid.dequantize(np.full(8, 9).reshape(shape))
+    assert made.reshape(-1).tolist() == [8, 8, 14, 14, 18, 18, 20, 20]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_other_axis_costs_thirty_decibels(axis: int) -> None:
+    """Channels that differ by powers of ten (C35)."""
+    rows = np.random.default_rng(3).normal(size=(6, 6)) * 10.0 ** np.arange(6)[:, None]
+    w = (rows if axis == 0 else rows.T).astype(np.float32)
+    right, wrong = (encodings.per_channel(w, a, 8) for a in (axis, 1 - axis))
+    small = w.take(range(3), axis)
+    db = [sqnr_db(small, g.dequantize(g.quantize(w)).take(range(3), axis)) for g in (right, wrong)]
+    assert db[0] > db[1] + 30

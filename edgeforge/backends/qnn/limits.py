@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from edgeforge_runtime.typed import read_json
 
 from edgeforge.backends.qnn import genie, wheel
 from edgeforge.errors import CompilerError, UnsupportedError
@@ -103,7 +104,7 @@ def _ends(config: Mapping[str, Any]) -> set[int]:
 def _json(path: Path) -> dict[str, Any]:
     """A small file beside the weights; empty when it is not there or cannot be read: loading will say so."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
