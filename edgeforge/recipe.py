@@ -83,6 +83,8 @@ class Compile(_Section):
     """Limits for the vendor's compiler."""
 
     timeout_s: float = Field(1800, gt=0)
+    memory_mb: int | None = Field(None, ge=64)
+    """most memory of one compiler process, MiB; unset: what is free, shared by those that run at once"""
 
 
 class Gates(_Section):
