@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 from edgeforge_runtime.manifest import Target
 
+from edgeforge.backends.trial import Trial
 from edgeforge.build import Build
 from edgeforge.gates import Check
+from edgeforge.targets import Chip
 
 
 class Backend(Protocol):
@@ -25,6 +28,20 @@ class Backend(Protocol):
     def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
         """Puts the compiled files and the vendor's own configs into a bundle; returns what can run them here."""
         ...
+
+    def trials(self, folder: Path) -> Sequence[Trial] | None:
+        """Every graph of the failed job in a folder, each to be compiled alone; None: no job of this backend."""
+        ...
+
+    def trial(self, model: Path, feeds: Path | None, chip: Chip) -> Trial:
+        """An ONNX file before this backend's compiler."""
+        ...
+
+
+def names() -> list[str]:
+    """Every backend there is."""
+    here = Path(__file__).parent
+    return sorted(p.parent.name for p in here.glob("*/backend.py"))
 
 
 def backend(name: str) -> Backend:

@@ -16,7 +16,7 @@ from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
-from edgeforge.backends.qnn import genie
+from edgeforge.backends.qnn import genie, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -28,6 +28,7 @@ from edgeforge.encodings import FILE, Table
 from edgeforge.export import record
 from edgeforge.gates import Check
 from edgeforge.metrics import sqnr_db
+from edgeforge.targets import Chip
 
 DEVICE, TWIN = "device", "x86"
 _VECTORS = "vectors"
@@ -87,6 +88,12 @@ class QnnBackend:
             shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
             genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
         return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+
+    def trials(self, folder: Path) -> list[trial.QnnTrial] | None:
+        return trial.of_job(folder)
+
+    def trial(self, model: Path, feeds: Path | None, chip: Chip) -> trial.QnnTrial:
+        return trial.of_file(model, feeds, chip)
 
 
 BACKEND = QnnBackend()

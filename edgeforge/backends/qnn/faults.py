@@ -33,7 +33,8 @@ FAULTS = (
     Fault("shared weights on x86", ("1000",), r"Shared weights buffer isn't supported|Shared weights buffer",
           "a device binary with shared weights was given to the x86 emulator, which cannot load it and often dies of "
           "SIGSEGV", "use the unshared twin (the bundle's x86/ folder); the device binary is for the phone", SEEN_HERE),
-    Fault("damaged library", (), r"file too short|\.so is truncated|invalid ELF header|cannot read file data|wrong ELF class"
+    Fault("damaged library", (),
+          r"file too short|\.so is truncated|invalid ELF header|cannot read file data|wrong ELF class"
           r"|cannot open shared object|no lib\S+\.so in|is not a Linux|is built for",
           "a library of onnxruntime-qnn is missing, truncated, or built for another machine",
           "pip install --force-reinstall --no-deps onnxruntime-qnn==2.7.0 (Linux x86-64)", SEEN_HERE),
