@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from edgeforge_runtime.manifest import Target
 
@@ -20,6 +20,8 @@ class Backend(Protocol):
 
     not_seen: tuple[str, ...]
     """what this machine cannot show about the compiled files; the report says it"""
+    suffixes: tuple[str, ...]
+    """of the compiled files that `describe` can read"""
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""
@@ -37,11 +39,25 @@ class Backend(Protocol):
         """An ONNX file before this backend's compiler."""
         ...
 
+    def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
+        """What compiled files hold, in order; each with "kind", "path" and "bytes". EdgeForgeError: unreadable."""
+        ...
+
+    def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Such a description as one row of a table."""
+        ...
+
 
 def names() -> list[str]:
     """Every backend there is."""
     here = Path(__file__).parent
     return sorted(p.parent.name for p in here.glob("*/backend.py"))
+
+
+def reader(path: Path) -> Backend | None:
+    """The backend that can describe this file, by its suffix."""
+    found = (backend(name) for name in names())
+    return next((b for b in found if path.suffix in b.suffixes), None)
 
 
 def backend(name: str) -> Backend:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from edgeforge_runtime.executors.base import Arrays
@@ -16,7 +17,7 @@ from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
-from edgeforge.backends.qnn import genie, trial
+from edgeforge.backends.qnn import describe, genie, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -88,6 +89,14 @@ class QnnBackend:
             shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
             genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
         return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+
+    suffixes = describe.SUFFIXES
+
+    def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
+        return describe.describe(paths)
+
+    def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
+        return describe.brief(facts)
 
     def trials(self, folder: Path) -> list[trial.QnnTrial] | None:
         return trial.of_job(folder)

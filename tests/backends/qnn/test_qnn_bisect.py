@@ -171,26 +171,21 @@ def test_wrong_numbers_of_a_reciprocal(tmp_path: Path) -> None:
     assert "dB off the CPU in reciprocal.q" in found.ending.words
 
 
-def soft_cap() -> onnx.ModelProto:
+def test_wrong_numbers_of_a_product_of_two_activations(tmp_path: Path) -> None:
+    """HTP rounds the second operand of u16 x u16 to u8 on its own; both sides are computed, so no grid shows it."""
     g = small.Small()
-
-    def on(y: str, name: str, reach: float) -> str:
-        grid = [g.const(f"{name}.s", np.float32(2 * reach / 65535)), "zero"]
-        return g.op("DequantizeLinear", [g.op("QuantizeLinear", [y, *grid], f"{name}.q"), *grid], f"{name}.qdq")
-
-    y = g.q(g.op("Relu", [g.input("x", 1, 1, 8, 8)], "first"))
-    y = on(g.op("Tanh", [y], "tanh"), "tanh", 1.0)
-    cap = [g.const("cap", np.uint16(65535)), g.const("cap.s", np.float32(30 / 65535)), g.const("cap.z", np.uint16(0))]
-    y = on(g.op("Mul", [y, g.op("DequantizeLinear", cap, "cap.dq")], "mul"), "mul", 30.0)
-    g.output(g.op("Relu", [y], "last"), 1, 1, 8, 8)
-    return g.model()
-
-
-def test_wrong_numbers_of_a_tanh_before_a_product(tmp_path: Path) -> None:
-    """Gemma's soft cap, 30 tanh(x / 30). Neither operator alone: the pair is what HTP gets wrong."""
-    found = search(saved(tmp_path, soft_cap()), tmp_path / "out", below_db=30)
-    assert operators(found) == {"Tanh", "Mul"}
+    a, b = (g.q(g.op("Relu", [g.input(n, 1, 1, 32, 32)], f"{n}.relu")) for n in ("a", "b"))
+    g.const("wide", np.float32(1 / 512))
+    codes = g.op("QuantizeLinear", [g.op("MatMul", [a, b], "product"), "wide", "zero"], "product.q")
+    y = g.op("DequantizeLinear", [codes, "wide", "zero"], "product.qdq")
+    g.output(g.op("Tanh", [y], "last"), 1, 1, 32, 32)
+    feeds = tmp_path / "feeds.npz"
+    draw = np.random.default_rng(0)
+    np.savez(feeds, **{n: draw.integers(32768, 36000, (1, 1, 32, 32)).astype(np.uint16) for n in ("a", "b")})
+    found = search(saved(tmp_path, g.model()), tmp_path / "out", below_db=60, feeds=feeds)
+    assert operators(found) == {"MatMul"}
     assert found.verified
+    assert {v.name for v in onnx.load(found.folder / run.MODEL).graph.input} == {"a.relu.q", "b.relu.q"}
 
 
 def test_ctrl_c_keeps_the_smallest_piece_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
