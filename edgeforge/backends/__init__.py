@@ -9,6 +9,8 @@ from typing import Any, Protocol, cast
 
 from edgeforge_runtime.manifest import Target
 
+from edgeforge.backends.faults import Fault
+from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.backends.trial import Trial
 from edgeforge.build import Build
 from edgeforge.gates import Check
@@ -22,6 +24,10 @@ class Backend(Protocol):
     """what this machine cannot show about the compiled files; the report says it"""
     suffixes: tuple[str, ...]
     """of the compiled files that `describe` can read"""
+    alike: tuple[str, ...]
+    """keys of `brief` in which the files of one bundle have to agree"""
+    faults: tuple[Fault, ...]
+    """what its tools and devices say when they fail"""
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""
@@ -45,6 +51,18 @@ class Backend(Protocol):
 
     def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Such a description as one row of a table."""
+        ...
+
+    def tools(self) -> list[Tool]:
+        """The vendor's tools on this machine."""
+        ...
+
+    def abilities(self, chip: Chip) -> Abilities:
+        """What can be done for the chip on this machine."""
+        ...
+
+    def proof(self, chip: Chip) -> Proof:
+        """Compiles something small for the chip, in seconds."""
         ...
 
 

@@ -44,8 +44,8 @@ def in_text(faults: Iterable[Fault], text: str) -> list[Fault]:
             if (f.phrase and re.search(f.phrase, text, re.IGNORECASE)) or any(_number(c) in numbers for c in f.codes)]
 
 
-_CODED = re.compile(r"(?:err(?:or)?|code|status|failed|symbols)\b[\s:=,(]*(?:code|is)?[\s:=,(]*(0x[0-9a-f]+|-?\d{3,})",
-                    re.IGNORECASE)
+_CODED = re.compile(r"(?:(?:err(?:or)?|code|status|failed|symbols)\b[\s:=,(]*(?:code|is)?[\s:=,(]*|failed to [\w ]+: )"
+                    r"(0x[0-9a-f]+|-?\d{3,})", re.IGNORECASE)
 
 
 def _number(text: str) -> int | None:

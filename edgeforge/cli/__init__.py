@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import bisect, build, inspect, run
+from edgeforge.cli import bisect, build, doctor, inspect, run
 from edgeforge.cli.console import ERR
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -21,6 +21,7 @@ _SIGINT = 130
 app.command("build")(build.build)
 app.command("run")(run.run)
 app.command("bisect")(bisect.bisect)
+app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def describe(path: Path) -> dict[str, Any]:
     facts["gates"] = _gates(path)
     facts["folders"] = _sizes(path)
     facts["binaries"], unreadable = _binaries(path)
-    facts["problems"] = [*_changed(path, stamp or {}), *unreadable]
+    facts["problems"] = [*_changed(path, stamp or {}), *unreadable, *_unlike(facts["binaries"])]
     return facts
 
 
@@ -131,5 +132,16 @@ def _binaries(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
                     found += owner.describe([file])
                 except EdgeForgeError as error:
                     problems.append(error.message)
-        rows += [{"file": str(Path(f["path"]).relative_to(path)), **owner.brief(f)} for f in found]
+        rows += [{"backend": name, "file": str(Path(f["path"]).relative_to(path)), **owner.brief(f)} for f in found]
     return rows, problems
+
+
+def _unlike(rows: list[dict[str, Any]]) -> list[str]:
+    """Compiled files of one backend that differ where all have to agree."""
+    found = []
+    for name in dict.fromkeys(r["backend"] for r in rows):
+        mine = [r for r in rows if r["backend"] == name]
+        for key in backends.backend(name).alike:
+            usual = Counter(r[key] for r in mine).most_common(1)[0][0]
+            found += [f"{r['file']} has {key} {r[key]}, the other binaries {usual}" for r in mine if r[key] != usual]
+    return found

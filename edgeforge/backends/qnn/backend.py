@@ -17,10 +17,12 @@ from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
-from edgeforge.backends.qnn import describe, genie, trial
+from edgeforge.backends.health import Abilities, Proof, Tool
+from edgeforge.backends.qnn import describe, genie, health, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
+from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.backends.qnn.job import GraphJob, PartJob
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
@@ -90,7 +92,17 @@ class QnnBackend:
             genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
         return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
 
-    suffixes = describe.SUFFIXES
+    suffixes, alike = describe.SUFFIXES, describe.ALIKE
+    faults = FAULTS
+
+    def tools(self) -> list[Tool]:
+        return health.tools()
+
+    def abilities(self, chip: Chip) -> Abilities:
+        return health.abilities(chip)
+
+    def proof(self, chip: Chip) -> Proof:
+        return health.proof(chip)
 
     def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
         return describe.describe(paths)

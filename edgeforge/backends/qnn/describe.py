@@ -9,7 +9,7 @@ from typing import Any
 from edgeforge.backends.qnn.binary import ContextBinary, GraphInfo, TensorInfo, read_binaries
 from edgeforge.targets import CHIPS
 
-SUFFIXES = (".bin",)
+SUFFIXES, ALIKE = (".bin",), ("soc", "arch", "qairt")
 
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
