@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -17,8 +18,17 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """See the module. EdgeForgeError: not an ONNX model."""
+    """See the module. EdgeForgeError: not an ONNX model, or a damaged one."""
     model = _load(path)
+    try:
+        facts = _facts(path, model)
+        json.dumps(facts)  # a name that is not UTF-8 comes as bytes
+    except (KeyError, TypeError, ValueError) as error:
+        raise EdgeForgeError(f"{path} is damaged: {type(error).__name__} {error}", "copy or export it again") from error
+    return facts
+
+
+def _facts(path: Path, model: ModelProto) -> dict[str, Any]:
     graph = model.graph
     inputs = [v for v in graph.input if v.name not in {t.name for t in graph.initializer}]
     external, missing = _external(path, graph)
