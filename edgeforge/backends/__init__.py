@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from edgeforge_runtime.manifest import Target
+if TYPE_CHECKING:  # every worker process passes through here on its way in
+    from edgeforge_runtime.manifest import Target
 
-from edgeforge.backends.faults import Fault
-from edgeforge.backends.health import Abilities, Proof, Tool
-from edgeforge.backends.trial import Trial
-from edgeforge.build import Build
-from edgeforge.gates import Check
-from edgeforge.targets import Chip
+    from edgeforge.backends.faults import Fault
+    from edgeforge.backends.health import Abilities, Proof, Tool
+    from edgeforge.backends.trial import Trial
+    from edgeforge.build import Build
+    from edgeforge.gates import Check
+    from edgeforge.targets import Chip
 
 
 class Backend(Protocol):

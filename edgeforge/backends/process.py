@@ -15,6 +15,8 @@ from typing import Literal
 
 import psutil
 
+from edgeforge.backends import orphan
+
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
 _LIVE: set[subprocess.Popen[bytes]] = set()
@@ -92,6 +94,7 @@ def run_child(
     """Runs command to its end or to a limit; then nothing that it started is left.
 
     Args:
+        command: one of our own workers also ends when this process is killed (orphan.py).
         log: gets stdout and stderr, mixed as they come.
         memory_bytes: most resident memory of the child and its children together; None: no limit. Resident,
             not address space (RLIMIT_AS): vendor libraries map far more than they touch.
@@ -99,7 +102,8 @@ def run_child(
             reads it once, at start.
     """
     paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    merged = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONFAULTHANDLER": "1", **(env or {})}
+    merged = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONFAULTHANDLER": "1",
+              orphan.PARENT: str(os.getpid()), **(env or {})}
     start = time.monotonic()
     with log.open("wb") as sink:
         child = subprocess.Popen(

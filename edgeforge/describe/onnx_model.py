@@ -23,7 +23,7 @@ def describe(path: Path) -> dict[str, Any]:
     try:
         facts = _facts(path, model)
         json.dumps(facts)  # a name that is not UTF-8 comes as bytes
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise EdgeForgeError(f"{path} is damaged: {type(error).__name__} {error}", "copy or export it again") from error
     return facts
 

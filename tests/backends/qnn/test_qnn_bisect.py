@@ -124,7 +124,7 @@ def test_a_convolution_that_mixes_dtypes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "kind", "timeout_s"), [
     ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", 60.0), ("os.abort()", "crashed", 60.0),
-    ("time.sleep(600)", "hung", 5.0),
+    ("time.sleep(600)", "hung", 3.0),
 ])
 def test_a_crash_and_a_hang_on_one_operator(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, kind: str, timeout_s: float) -> None:

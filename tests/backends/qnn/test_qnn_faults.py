@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import re
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 import qnn_small_graphs as small
 from qnn_fixtures import Compiler
 
-from edgeforge.backends import faults
+from edgeforge.backends import faults, orphan
 from edgeforge.backends.ending import ChildFailed, Ending
 from edgeforge.backends.qnn import backend, binary, compiler, emulator, wheel
 from edgeforge.backends.qnn.compiler import PartJob, compile_part, recorded
@@ -222,3 +225,38 @@ def test_every_row_says_where_it_was_seen() -> None:
     for fault in FAULTS:
         assert fault.reproduced or fault.seen.startswith("seen in public threads, not reproduced here: ")
         assert fault.codes or fault.phrase
+
+
+def test_the_compiler_ends_with_a_parent_that_was_killed(compiler: Compiler) -> None:
+    """kill -9 of a build must not leave a compiler at work for minutes."""
+    job = compiler.job("part", small.conv(512, 4096))
+    job.save(compiler.folder / "given.json")
+    code = ("from pathlib import Path; from edgeforge.backends.qnn.compiler import PartJob, compile_part\n"
+            f"compile_part(PartJob.load(Path({str(compiler.folder / 'given.json')!r})), 300)")
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        while not (found := [c for c in psutil.Process(parent.pid).children() if "job.json" in " ".join(c.cmdline())]):
+            assert parent.poll() is None
+            time.sleep(0.05)
+        while not (compiler.folder / "part.partial" / "dumps").exists():  # it is at work, deaf to Python's signals
+            assert parent.poll() is None
+            time.sleep(0.01)
+    finally:
+        parent.kill()
+        parent.wait()
+    _, alive = psutil.wait_procs(found, timeout=5)
+    assert not alive
+    assert not list((compiler.folder / "part.partial").glob("*.bin"))
+
+
+@pytest.mark.parametrize("name", ["worker", "emulator_worker", "binary_worker", "genie_worker"])
+def test_no_worker_is_forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each asks the kernel first; a process started by hand, without the variable, is left alone."""
+    module = importlib.import_module(f"edgeforge.backends.qnn.{name}")
+
+    def asked() -> None:
+        raise StopIteration
+
+    monkeypatch.setattr(orphan, "end_with_parent", asked)
+    with pytest.raises(StopIteration):
+        module.main([])
