@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edgeforge.checkpoint import Checkpoint
-from edgeforge.recipe import Recipe
-from edgeforge.targets import Chip, Profile
+if TYPE_CHECKING:  # what a stage runs is read off its imports (closure.py); it reads more than it runs
+    from edgeforge.checkpoint import Checkpoint
+    from edgeforge.recipe import Recipe
+    from edgeforge.targets import Chip, Profile
 
 STAMP = "stage.json"
 """in every finished artifact: what made it, from what, how long it took"""
+DATA = "data.json"
+"""in the calibrate artifact: how much was read, and its sha256"""
 
 
 @dataclass(frozen=True)

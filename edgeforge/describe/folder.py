@@ -14,7 +14,7 @@ from edgeforge_runtime.manifest import NAME, Graph, Manifest, Target
 from edgeforge import backends, gates
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
-from edgeforge.stages.bundle import REPORT
+from edgeforge.report.record import REPORT
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _sizes(path: Path) -> dict[str, int]:
 def _changed(path: Path, stamp: Mapping[str, Any]) -> list[str]:
     """Files that are not as long as when the stage was finished."""
     found = []
-    for name, size in stamp.get("files", {}).items():
+    for name, size in _written(path, stamp):
         file = path / name
         now = file.stat().st_size if file.is_file() else None
         if now is None:
@@ -112,6 +112,14 @@ def _changed(path: Path, stamp: Mapping[str, Any]) -> list[str]:
         elif now != size:
             found.append(f"{name} has {now:,} bytes, was written with {size:,}")
     return found
+
+
+def _written(path: Path, stamp: Mapping[str, Any]) -> list[tuple[str, int]]:
+    try:
+        return [(name, int(seen["bytes"])) for name, seen in stamp.get("files", {}).items()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeForgeError(f"{path / STAMP} is damaged: {type(error).__name__} {error}",
+                             "build again, or copy the folder again") from error
 
 
 def _binaries(path: Path) -> tuple[list[dict[str, Any]], list[str]]:

@@ -18,14 +18,14 @@ _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"),
 @dataclass(frozen=True)
 class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
-    rooms: source files and folders under edgeforge/ whose change reruns it. tools: distributions, likewise.
+    tools: distributions whose change reruns it. vendor: it calls the backend that the chip names.
     """
 
     name: str
     needs: tuple[str, ...]
     keys: Callable[[Recipe], Any]
-    rooms: tuple[str, ...]
     tools: tuple[str, ...]
+    vendor: bool = False
 
     def run(self, build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         """Calls edgeforge.stages.<name>.run; its imports are paid for only now."""
@@ -36,24 +36,20 @@ class Stage:
 
 STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
-          ("adapt", "calibrate/text.py", "graph/store.py", "stages/adapt.py"), (*_TORCH, *_ONNX, *_ORT, "onnxscript")),
-    Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db],
-          ("graph", "stages/adapt.py", "stages/optimize.py"), (*_ONNX, *_ORT)),
+          (*_TORCH, *_ONNX, *_ORT, "onnxscript")),
+    Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
     Stage("transform", ("adapt", "optimize"),
           lambda r: [r.calibrate, r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
-          ("quantize", "calibrate", "graph", "stages/adapt.py", "stages/reading.py", "stages/transform.py"),
           (*_ONNX, *_ORT)),
-    Stage("calibrate", ("transform",), lambda r: [r.calibrate, r.quantize.rounding],
-          ("quantize", "calibrate", "graph", "stages/reading.py", "stages/calibrate.py"), (*_ONNX, *_ORT)),
-    Stage("quantize", ("adapt", "transform", "calibrate"), lambda r: [r.quantize, r.gates],
-          ("quantize", "calibrate", "graph", "stages/calibrate.py", "stages/quantize.py"), (*_ONNX, *_ORT)),
-    Stage("export", ("adapt", "transform", "quantize"), lambda r: [],
-          ("export", "stages/export.py"), (*_ONNX, *_ORT)),
-    Stage("split", ("transform", "quantize", "export"), lambda r: [r.split, r.gates.sha_db, r.gates.split_db],
-          ("graph", "quantize", "export", "stages/split.py"), (*_ONNX, *_ORT)),
-    Stage("compile", ("split",), lambda r: [r.target, r.compile, r.gates],
-          ("backends", "export/record.py", "stages/compile.py"), (*_ORT, "onnxruntime-qnn")),
+    Stage("calibrate", ("transform",), lambda r: [r.calibrate, r.quantize.rounding], (*_ONNX, *_ORT)),
+    Stage("quantize", ("adapt", "transform", "calibrate"),
+          lambda r: [r.quantize, r.gates.quantize_db, r.gates.quantize_kl, r.gates.quantize_ppl], (*_ONNX, *_ORT)),
+    Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
+    Stage("split", ("transform", "quantize", "export"),
+          lambda r: [r.split, r.gates.sha_db, r.gates.split_db, r.gates.wide_db], (*_ONNX, *_ORT)),
+    Stage("compile", ("split",),
+          lambda r: [r.target, r.gates.emulator_db, r.gates.wide_db, r.gates.shared_bytes],
+          (*_ORT, "onnxruntime-qnn"), vendor=True),
     Stage("bundle", ("adapt", "optimize", "transform", "calibrate", "quantize", "export", "split", "compile"),
-          lambda r: [r.target],
-          ("backends", "report", "stages/bundle.py"), (*_ORT, "onnxruntime-qnn")),
+          lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True),
 )

@@ -40,7 +40,7 @@ def _sizes(folder: Path, homes: set[PurePosixPath]) -> Iterator[tuple[str, int]]
     """Files of the stamp that lie where the target's parts lie and hold graphs or weights."""
     try:
         files = json.loads((folder / STAMP).read_text(encoding="utf-8"))["files"]
-        listed = [(str(name), int(size)) for name, size in files.items()]
+        listed = [(str(name), int(seen["bytes"])) for name, seen in files.items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     for name, size in listed:

@@ -19,8 +19,8 @@ def bundle(tmp_path: Path) -> Path:
     (folder / "model_0.data").write_bytes(bytes(500))
     (folder / "device").mkdir()
     (folder / "device" / "part.bin").write_bytes(bytes(100))
-    stamp = {"files": {str(p.relative_to(folder)): p.stat().st_size for p in folder.rglob("*") if p.is_file()}}
-    (folder / "stage.json").write_text(json.dumps(stamp))
+    found = {str(p.relative_to(folder)): {"bytes": p.stat().st_size} for p in folder.rglob("*") if p.is_file()}
+    (folder / "stage.json").write_text(json.dumps({"files": found}))
     return folder
 
 
@@ -56,12 +56,13 @@ def test_parts_in_folders_bring_their_neighbours(tmp_path: Path) -> None:
     target = Target("qnn-htp", (Graph(1, 8, (Part("x86/a.onnx", "a", (), ()),)),))
     (tmp_path / "x86").mkdir()
     (tmp_path / "x86" / "a.onnx").write_bytes(bytes(3))
-    (tmp_path / "stage.json").write_text('{"files": {"x86/a.onnx": 3, "x86/a.bin": 7, "model.data": 9}}')
+    sizes = {"x86/a.onnx": 3, "x86/a.bin": 7, "model.data": 9}
+    (tmp_path / "stage.json").write_text(json.dumps({"files": {k: {"bytes": v} for k, v in sizes.items()}}))
     with pytest.raises(ManifestError, match=r"a\.bin is missing \(7 bytes\)"):
         files.check(target, tmp_path)
 
 
-@pytest.mark.parametrize("stamp", ["{", "[]", '{"files": 3}', '{"files": {"model_0.onnx": "x"}}', None])
+@pytest.mark.parametrize("stamp", ["{", "[]", '{"files": 3}', '{"files": {"model_0.onnx": 3}}', None])
 def test_without_a_readable_stamp_there_is_nothing_to_compare_with(bundle: Path, stamp: str | None) -> None:
     (bundle / "stage.json").unlink()
     if stamp is not None:
