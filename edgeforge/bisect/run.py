@@ -89,6 +89,9 @@ class _Hunt:
         if ending is not None and known is not None and self._below is None and not ending.same(known):
             self._say(f"{self._trial.name}: alone it {ending.words}; in the build it {known.words}: another failure")
             return None
+        if ending is not None and self._below is not None and ending.kind != "wrong":
+            self._say(f"{self._trial.name}: it does not even compile: it {ending.words}")
+            return None
         self._wanted = ending
         return ending
 
@@ -112,14 +115,15 @@ class _Hunt:
         return values.feeds_for(self._model.graph, given)
 
     def _fails(self, chosen: Set) -> bool:
+        new = chosen not in self._seen
         ending = self._ask(chosen)
         same = ending is not None and self._wanted is not None and ending.same(self._wanted)
         if same and len(chosen) < len(self._best):
             self._best = chosen
-        verdict = "fails the same way" if same else "compiles" if ending is None else f"differs: {ending.words}"
-        if self._below is not None:
-            verdict = ending.words if ending is not None else "agrees"
-        self._say(f"try {len(self._seen)}: {len(chosen)} of {len(self.pieces.units)} units: {verdict}")
+        if new:
+            good = "compiles" if self._below is None else "agrees with the CPU"
+            verdict = "fails the same way" if same else good if ending is None else f"another failure: {ending.words}"
+            self._say(f"try {len(self._seen)}: {len(chosen)} of {len(self.pieces.units)} units: {verdict}")
         return same
 
     def _ask(self, chosen: Set) -> Ending | None:
@@ -143,8 +147,7 @@ class _Hunt:
             return self._trial.attempt(model, None, work, self._timeout).ending
         made = self._trial.attempt(model, inputs, work, self._timeout)
         if made.outputs is None:
-            self._say(f"does not compile: {made.ending.words if made.ending is not None else 'no outputs'}")
-            return None
+            return made.ending
         worst, name = min((self._db(k, v), k) for k, v in load_arrays(made.outputs).items())
         words = f"is {worst:.1f} dB off the CPU in {name}"
         return Ending("wrong", words) if worst < self._below else None

@@ -84,7 +84,7 @@ def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None
     except BaseException as error:
         failed.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(error, ChildFailed):
-            _record(partial, job, error.ending)
+            _record(partial, job, error.ending, memory_bytes)
         partial.replace(failed)
         raise
     _publish(partial, job.out)
@@ -167,20 +167,21 @@ def _rerun(failed: Path) -> list[str]:
             f"to find the smallest part that fails: edgeforge bisect {shlex.quote(str(failed))}"]
 
 
-def _record(folder: Path, job: PartJob, ending: Ending) -> None:
+def _record(folder: Path, job: PartJob, ending: Ending, memory_bytes: int | None) -> None:
     facts = {"part": job.name, "graphs": [g.name for g in job.graphs], "kind": ending.kind, "words": ending.words,
              "signal": ending.signal, "lines": ending.lines, "nodes": sorted(ending.nodes),
-             "tools": wheel.find().stamp()}
+             "memory_bytes": memory_bytes, "tools": wheel.find().stamp()}
     (folder / FAILURE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def recorded(failed: Path) -> Ending | None:
-    """How the job in this folder failed; None when the folder does not say."""
+def recorded(failed: Path) -> tuple[Ending | None, int | None]:
+    """How the job in this folder failed, and its memory limit; None where the folder does not say."""
     try:
         raw = json.loads((failed / FAILURE).read_text(encoding="utf-8"))
-        return Ending(raw["kind"], raw["words"], raw["signal"], tuple(raw["lines"]), frozenset(raw["nodes"]))
+        ending = Ending(raw["kind"], raw["words"], raw["signal"], tuple(raw["lines"]), frozenset(raw["nodes"]))
+        return ending, raw["memory_bytes"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None
 
 
 def _publish(partial: Path, out: Path) -> None:

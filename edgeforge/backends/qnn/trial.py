@@ -20,11 +20,15 @@ _NAME = "piece"
 
 @dataclass(frozen=True)
 class QnnTrial:
-    """See Trial. job: the settings, with this one graph; never weight-shared, for there is nothing to share with."""
+    """See Trial. job: the settings, with this one graph; never weight-shared, for there is nothing to share with.
+
+    memory: the limit that the job had, bytes; None: what is free.
+    """
 
     name: str
     job: PartJob
     known: Ending | None = None
+    memory: int | None = None
 
     @property
     def model(self) -> Path:
@@ -44,7 +48,7 @@ class QnnTrial:
 
     def attempt(self, model: Path, feeds: Path | None, work: Path, timeout_s: float) -> Attempt:
         try:
-            part = compile_part(self._of(model, feeds, work / _NAME), timeout_s, process.free_bytes())
+            part = compile_part(self._of(model, feeds, work / _NAME), timeout_s, self.memory or process.free_bytes())
         except ChildFailed as error:
             return Attempt(error.ending, None)
         return Attempt(None, part.graphs[0].outputs)
@@ -74,7 +78,8 @@ def of_job(folder: Path) -> list[QnnTrial] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompilerError(f"{folder / JOB} is not a compile job: {type(error).__name__} {error}") from error
     job.check()
-    known = recorded(folder)
-    return [QnnTrial(g.name, dataclasses.replace(job, graphs=(g,), weight_sharing=False), known) for g in job.graphs]
+    known, memory = recorded(folder)
+    return [QnnTrial(g.name, dataclasses.replace(job, graphs=(g,), weight_sharing=False), known, memory)
+            for g in job.graphs]
 
 

@@ -188,6 +188,24 @@ def test_wrong_numbers_of_a_product_of_two_activations(tmp_path: Path) -> None:
     assert {v.name for v in onnx.load(found.folder / run.MODEL).graph.input} == {"a.relu.q", "b.relu.q"}
 
 
+def test_a_job_over_its_memory_limit_is_tried_with_the_same_limit(compiler: Compiler, tmp_path: Path) -> None:
+    job = compiler.job("part", small.conv(32))
+    with pytest.raises(ChildFailed):
+        compile_part(job, 60, 60 << 20)
+    trials = trial.of_job(job.failure)
+    assert trials is not None
+    found = run.bisect(trials, tmp_path / "out", 60, None, lambda text: None)
+    assert found.ending.kind == "memory"
+    assert "limit of 60 MiB" in found.ending.words
+
+
+def test_numeric_mode_says_when_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(CompilerError, match="nothing is below 20 dB"):
+        run.bisect([trial.of_file(saved(tmp_path, refused()), None, CHIP)], tmp_path / "out", 60, 20, said.append)
+    assert "does not even compile" in said[-1]
+
+
 def test_ctrl_c_keeps_the_smallest_piece_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_on(monkeypatch, ["Sigmoid"], "os.abort()")
     model = saved(tmp_path, chain("Sigmoid", before=6, after=6).model())

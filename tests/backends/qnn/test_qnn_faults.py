@@ -42,7 +42,7 @@ def failure(job: PartJob, timeout_s: float = 60, memory_bytes: int | None = None
     assert text.startswith(f"part {job.name} ({', '.join(g.name for g in job.graphs)}): the HTP compiler ")
     assert f"edgeforge bisect {job.failure}" in text
     assert f"python -m edgeforge.backends.qnn.worker {job.failure / 'job.json'}" in text
-    assert recorded(job.failure) == caught.value.ending
+    assert recorded(job.failure) == (caught.value.ending, memory_bytes)
     assert not job.out.exists()
     assert not job.out.with_name(job.out.name + ".partial").exists()
     assert not [c for c in psutil.Process().children(recursive=True) if "job.json" in " ".join(c.cmdline())]
