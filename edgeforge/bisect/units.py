@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -27,9 +29,16 @@ class Unit:
 
 
 class Pieces:
-    """The units of a model, and models made of some of them."""
+    """The units of a model, and models made of some of them.
+
+    UnsupportedError: nothing is computed from the inputs, or a node holds a graph of its own (If, Loop, Scan).
+    """
 
     def __init__(self, model: ir.Model) -> None:
+        nested = [n for n in model.graph if any(a.type in _GRAPHS for a in n.attributes.values())]
+        if nested:
+            raise UnsupportedError(f"{nested[0].name} ({nested[0].op_type}) holds a graph of its own",
+                                   "accelerators take straight-line graphs: unroll or fold it first")
         self._model = model
         self._cuttable = any(n.op_type == "QuantizeLinear" for n in model.graph)
         self._constant: set[ir.Node] = set()

@@ -103,6 +103,15 @@ def test_a_graph_of_constants_is_refused() -> None:
         Pieces(ir.from_proto(proto))
 
 
+def test_a_loop_is_refused_by_name() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (bool b, float[2] x) => (float[2] y) {
+            [choice] y = If (b) <then_branch = t () => (float[2] u) { u = Neg (x) },
+                                 else_branch = e () => (float[2] v) { v = Relu (x) }> }""")
+    with pytest.raises(UnsupportedError, match=r"choice \(If\) holds a graph of its own"):
+        Pieces(ir.from_proto(proto))
+
+
 def test_feeds_are_checked_and_random_ones_are_the_same_each_time(model: ir.Model) -> None:
     first, second = (values.feeds_for(model.graph, None)["x"] for _ in range(2))
     np.testing.assert_array_equal(first, second)
