@@ -13,9 +13,9 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, checkpoint, gates, keys, lock, targets
+from edgeforge import __version__, cache, check, checkpoint, gates, keys, lock, targets
 from edgeforge.build import STAMP, Build
-from edgeforge.errors import EdgeForgeError, RecipeError
+from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
@@ -25,11 +25,11 @@ from edgeforge.stages.plan import STAGES, Stage
 @dataclass(frozen=True)
 class Event:
     """What happened to a stage: it was found, found damaged (text: the file), began, reports a step, is done, or
-    fell short of its gate.
+    fell short of its gate. Before the first stage, "check" may warn.
     """
 
     stage: str
-    kind: Literal["cached", "damaged", "started", "step", "done", "failed"]
+    kind: Literal["warning", "cached", "damaged", "started", "step", "done", "failed"]
     text: str = ""
     seconds: float = 0.0
     peak_mib: int = 0
@@ -46,7 +46,7 @@ def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = N
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
     found = checkpoint.open_checkpoint(recipe.model)
-    _check_context(recipe, found)
+    check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
     cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None
     threads = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
@@ -141,10 +141,3 @@ def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> li
         return stage.run(job, sources, out)
     except RunError as error:
         raise EdgeForgeError(f"{stage.name}: {error}", "the runtime could not run this stage's model") from error
-
-
-def _check_context(recipe: Recipe, found: checkpoint.Checkpoint) -> None:
-    limit = found.config.get("max_position_embeddings")
-    if isinstance(limit, int) and recipe.target.context > limit:
-        raise RecipeError(f"target.context: {recipe.target.context} tokens, and the model was made for {limit}",
-                          f"set target.context to {limit} or less")

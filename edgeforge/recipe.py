@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Iterator
+import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from edgeforge import targets
+from edgeforge import document, targets
+from edgeforge.complaints import complaints
+from edgeforge.document import Document
 from edgeforge.errors import RecipeError
 
 _STEPS, _LEAST_CONTEXT = 3, 32
 
 
+def _written(path: Any) -> Any:
+    """An empty path would be the recipe's own folder."""
+    if isinstance(path, str) and not path.strip():
+        raise ValueError("is empty; it takes a path")
+    return path
+
+
+Location = Annotated[Path, BeforeValidator(_written)]
+"""A path, relative to the recipe's own folder; `~` is the home folder."""
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Target(_Section):
     """Where the bundle runs, and the graph widths that it is compiled for."""
 
-    chip: str
+    chip: str = Field(json_schema_extra={"enum": list(targets.CHIPS)})
+    """The chip that runs it."""
     context: int = Field(1024, ge=2, le=32768)
-    """CL: most tokens that prompt and answer hold together"""
+    """CL: most tokens that prompt and answer hold together."""
     prefill: int = Field(128, ge=2, le=2048)
-    """AR of the prompt graph; the decode graph is AR-1"""
+    """AR of the prompt graph; the decode graph is AR-1."""
 
     @field_validator("chip")
     @classmethod
@@ -35,7 +56,7 @@ class Target(_Section):
         try:
             return targets.chip(name).name
         except RecipeError as error:
-            raise ValueError(f"{error.message} ({error.hint})") from None
+            raise ValueError(f"{error.message.removeprefix('target.chip: ')} ({error.hint})") from None
 
     @model_validator(mode="after")
     def _prefill_fits(self) -> Target:
@@ -49,69 +70,84 @@ class Target(_Section):
 class Calibrate(_Section):
     """The text that statistics come from: `windows` of `tokens` tokens, of a file or the built-in mix."""
 
-    text: Path | None = None
+    text: Location | None = None
+    """A UTF-8 text file; without one, a built-in mix of prose, code and chat."""
     windows: int = Field(default=16, ge=1, le=4096)
+    """How many pieces of text are read."""
     tokens: int = Field(default=512, ge=8, le=32768)
+    """How long each piece is."""
 
 
 class Quantize(_Section):
-    """Bits by role, how weights are rounded, and the exact rewrites that come first.
-
-    rounding: `gptq` lets later channels mend the errors of earlier ones (quantize/gptq.py).
-    transforms: `rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill
-    its tensor's grid, `split_outliers` writes an MLP's massive channel as several small ones. They are
-    applied in this order, whatever the order here.
-    """
+    """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
     weights: Literal[4, 8, 16] = 8
+    """Bits of a weight, per output channel."""
     activations: Literal[16] = 16
+    """Bits of what flows between operators."""
     kv: Literal[8] = 8
+    """Bits of the KV cache."""
     embedding: Literal[8, 16] = 16
+    """Bits of the embedding table."""
     rounding: Literal["gptq", "nearest"] = "gptq"
+    """`gptq` lets later channels mend the errors of earlier ones (quantize/gptq.py)."""
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
+    """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
+    grid, `split_outliers` writes an MLP's massive channel as several small ones. They are applied in this
+    order, whatever the order here."""
 
 
 class Split(_Section):
     """How the graph is cut into parts."""
 
     part_bytes: int = Field(1 << 30, ge=1 << 10)
-    """most weight bytes in one decoder part"""
+    """Most weight bytes in one decoder part."""
 
 
 class Compile(_Section):
     """Limits for the vendor's compiler."""
 
     timeout_s: float = Field(1800, gt=0)
+    """Seconds until the compiler of one part is stopped."""
     memory_mb: int | None = Field(None, ge=64)
-    """most memory of one compiler process, MiB; unset: what is free, shared by those that run at once"""
+    """Most memory of one compiler process, MiB; unset: what is free, shared by those that run at once."""
 
 
 class Gates(_Section):
     """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
     windows: int = Field(2, ge=1)
-    """evaluation windows of `context` tokens each, disjoint from calibration text"""
+    """Evaluation windows of `context` tokens each, disjoint from calibration text."""
     adapt_db: float = 60
+    """The exported graph against HuggingFace, at least."""
     optimize_db: float = 55
+    """The optimised graph against HuggingFace, at least; the transformed one too."""
     quantize_db: float = 30
+    """The quantized model against HuggingFace, at least."""
     quantize_kl: float = 0.02
+    """KL divergence of the quantized model, at most."""
     quantize_ppl: float = 1.02
+    """Perplexity of the quantized model over that of the float one, at most."""
     sha_db: float = 60
+    """One attention a head against the whole, at least."""
     split_db: float = 60
+    """Quantized parts against the whole, decode, at least."""
     wide_db: float = 15
-    """prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth"""
+    """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
     emulator_db: float = 40
+    """The emulator against the CPU, decode, at least."""
     shared_bytes: float = 1.05
+    """Weights of both graphs in one binary over those of the larger graph, at most."""
 
 
 class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
-    model: Path
-    out: Path
+    model: Location
+    """A HuggingFace folder: config, safetensors, tokenizer."""
+    out: Location
+    """The bundle's folder; a rebuild replaces it. The cache lies beside it, in .edgeforge."""
     target: Target
     calibrate: Calibrate = Calibrate()
     quantize: Quantize = Quantize()
@@ -119,56 +155,51 @@ class Recipe(_Section):
     compile: Compile = Compile()
     gates: Gates = Gates()
 
+    _document: Document = PrivateAttr(default_factory=Document)
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice: YAML would drop the first one without a word."""
+    def where(self, key: str) -> str:
+        """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""
+        if not self._document.data:
+            return key
+        written = tuple(key.split("."))
+        default = "" if written in self._document.lines else ", the default"
+        return f"{self._document.where(written)}: {key}{default}"
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [k for i, k in enumerate(keys) if k in keys[:i]]:
-            raise yaml.MarkedYAMLError(problem=f"key {twice[0]!r} is given twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
+
+def schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of a recipe file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
 
 
 def load(path: Path) -> Recipe:
-    """Reads a recipe file.
+    """Reads a recipe file; its paths come back absolute.
 
     Raises:
-        RecipeError: not there, not YAML, an unknown key (with the nearest known one) or a wrong value.
+        RecipeError: not there, not YAML, an unknown key (with the nearest known one) or wrong values, all at once.
     """
+    read = document.load(path)
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise RecipeError(f"recipe {path}: {error.strerror}", "give the path of a recipe file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path} is not YAML: {error}") from error
-    if not isinstance(raw, dict):
-        raise RecipeError(f"recipe {path} holds a {type(raw).__name__}, not keys and values")
-    try:
-        recipe = Recipe.model_validate(raw)
+        recipe = Recipe.model_validate_json(json.dumps(read.data), strict=True)
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}:\n" + "\n".join(_complaints(error))) from None
-    base = path.resolve().parent
-    text = recipe.calibrate.text
-    return recipe.model_copy(update={
-        "model": base / recipe.model.expanduser(), "out": (base / recipe.out.expanduser()).resolve(),
-        "calibrate": recipe.calibrate.model_copy(update={"text": base / text.expanduser() if text else None})})
+        lines = complaints(error, Recipe, read)
+        raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
+    base, text = path.resolve().parent, recipe.calibrate.text
+    text = text and _absolute(base, text, read, "calibrate.text")
+    found = recipe.model_copy(update={
+        "model": _absolute(base, recipe.model, read, "model"),
+        "out": _absolute(base, recipe.out, read, "out").resolve(),
+        "calibrate": recipe.calibrate.model_copy(update={"text": text})})
+    found._document = read
+    return found
 
 
-def _complaints(error: ValidationError) -> Iterator[str]:
-    for item in error.errors():
-        where = ".".join(str(p) for p in item["loc"]) or "recipe"
-        if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(item["loc"][-1]), _keys(item["loc"][:-1]), 1)
-            yield f"  {where}: unknown key" + (f"; did you mean {near[0]!r}?" if near else "")
-        elif item["type"] == "missing":
-            yield f"  {where}: missing"
-        else:
-            yield f"  {where}: {item['msg']} (got {item['input']!r})"
-
-
-def _keys(path: tuple[int | str, ...]) -> list[str]:
-    model: Any = Recipe
-    for key in path:
-        model = model.model_fields[str(key)].annotation
-    return list(model.model_fields)
+def _absolute(base: Path, path: Path, read: Document, key: str) -> Path:
+    """path as seen from base; RecipeError when the system cannot even look for it (too long, a loop, no such user)."""
+    try:
+        found = base / path.expanduser()
+        found.exists()
+        found.resolve()
+    except (OSError, RuntimeError) as error:
+        raise RecipeError(f"{read.where(tuple(key.split('.')))}: {key}: {getattr(error, 'strerror', None) or error}",
+                          "give a path that can be looked up") from error
+    return found

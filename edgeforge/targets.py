@@ -43,31 +43,103 @@ PROFILES = {p.name: p for p in (HTP, PLAIN)}
 
 
 @dataclass(frozen=True)
-class Chip:
-    """One chip. soc_model and dsp_arch are Qualcomm's ids, read back from binaries compiled for them.
+class Hexagon:
+    """What one generation of Qualcomm's HTP takes; every chip of that generation takes the same.
 
-    vtcm_mb: the tightly coupled memory that a graph may plan with.
+    weight_bits: of weights beside 16-bit activations. sharing: prefill and decode in one binary over one
+    set of weights. graph_bytes: the most that one graph may allocate; the compiler refuses more.
+    """
+
+    arch: int
+    weight_bits: tuple[int, ...]
+    block_weights: bool
+    sharing: bool
+    graph_bytes: int
+
+
+_OLD, _NEW = 2 << 30, 3584 << 20
+"""as the compiler words them: "limit is 2097152 KB" on v69, "limit is 3670016 KB" on v73 (public issue threads)"""
+
+HEXAGON = {h.arch: h for h in (
+    Hexagon(68, (8, 16), block_weights=False, sharing=False, graph_bytes=_OLD),
+    Hexagon(69, (8, 16), block_weights=False, sharing=False, graph_bytes=_OLD),
+    Hexagon(73, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(75, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(79, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(81, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+)}
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One chip.
+
+    part: Qualcomm's part number, under which the sources list it. soc_model: its Qnn_SocModel_t, the number
+    that the compiler takes. dsp_arch: read back from a binary compiled for soc_model (tests/test_targets.py
+    does it again). vtcm_mb: the tightly coupled memory that a graph may plan with; the compiler believes any
+    number, and a binary planned for more than the chip has does not load.
     """
 
     name: str
-    backend: str
-    profile: Profile
+    part: str
     soc_model: int
     dsp_arch: int
-    vtcm_mb: int = 8
+    vtcm_mb: int
+    backend: str = "qnn"
+    profile: Profile = HTP
+
+    @property
+    def hexagon(self) -> Hexagon:
+        return HEXAGON[self.dsp_arch]
+
+    @property
+    def graph_bytes(self) -> int:
+        """The most that one compiled graph may allocate."""
+        return self.hexagon.graph_bytes
 
     @property
     def weight_sharing(self) -> bool:
         """Prefill and decode in one binary over one set of weights: Hexagon v73 and later."""
-        return self.dsp_arch >= 73
+        return self.hexagon.sharing
 
 
+_UNSTATED = 4
+"""VTCM where no public table states it: the least that any table states for any HTP"""
+
+# Numbers: Qnn_SocModel_t (QnnTypes.h of the public QAIRT SDK; its documentation's list of supported devices).
+# Part numbers behind the names: Qualcomm's product briefs. VTCM: ExecuTorch's _soc_info_table
+# (pytorch/executorch, backends/qualcomm/serialization/qc_schema.py) and LiteRT's kSocInfos
+# (google-ai-edge/LiteRT, litert/vendors/qualcomm/core/schema/soc_table.cc), both Qualcomm's own.
+# The 10-core Snapdragon X Plus is SC8380XP too; the 8-core one (SC8340XP) has no number of its own: left out.
 CHIPS = {chip.name: chip for chip in (
-    Chip("snapdragon-8-gen-2", "qnn", HTP, soc_model=43, dsp_arch=73),
-    Chip("snapdragon-8-gen-3", "qnn", HTP, soc_model=57, dsp_arch=75),
-    Chip("snapdragon-8-elite", "qnn", HTP, soc_model=69, dsp_arch=79),
-    Chip("snapdragon-8-elite-gen-5", "qnn", HTP, soc_model=87, dsp_arch=81),
-    Chip("snapdragon-x-elite", "qnn", HTP, soc_model=60, dsp_arch=73),
+    Chip("snapdragon-888", "SM8350", 30, 68, 4),
+    Chip("snapdragon-8-gen-1", "SM8450", 36, 69, 8),
+    Chip("snapdragon-8-plus-gen-1", "SM8475", 42, 69, 8),
+    Chip("snapdragon-8-gen-2", "SM8550", 43, 73, 8),
+    Chip("snapdragon-8-gen-3", "SM8650", 57, 75, 8),
+    Chip("snapdragon-8s-gen-3", "SM8635", 68, 73, _UNSTATED),
+    Chip("snapdragon-8s-gen-4", "SM8735", 85, 73, _UNSTATED),
+    Chip("snapdragon-8-gen-5", "SM8845", 97, 81, 8),
+    Chip("snapdragon-8-elite", "SM8750", 69, 79, 8),
+    Chip("snapdragon-8-elite-gen-5", "SM8850", 87, 81, 8),
+    Chip("snapdragon-7-gen-1", "SM7450", 41, 69, _UNSTATED),
+    Chip("snapdragon-7-gen-3", "SM7550", 64, 73, _UNSTATED),
+    Chip("snapdragon-7-gen-4", "SM7750", 86, 73, _UNSTATED),
+    Chip("snapdragon-7-plus-gen-2", "SM7475", 54, 69, _UNSTATED),
+    Chip("snapdragon-7-plus-gen-3", "SM7675", 70, 73, _UNSTATED),
+    Chip("snapdragon-7s-gen-3", "SM7635", 73, 73, _UNSTATED),
+    Chip("snapdragon-8cx-gen-3", "SC8280XP", 37, 68, _UNSTATED),
+    Chip("snapdragon-x-elite", "SC8380XP", 60, 73, 8),
+    Chip("snapdragon-x-plus-10-core", "SC8380XP", 60, 73, 8),
+    Chip("snapdragon-x2-elite", "SC8480XP", 88, 81, _UNSTATED),
+    Chip("qcm6490", "QCM6490", 93, 68, 2),
+    Chip("qcs8275", "QCS8300", 82, 75, 8),
+    Chip("qcs8300", "QCS8300", 82, 75, 8),
+    Chip("qcs8550", "QCS8550", 66, 73, _UNSTATED),
+    Chip("qcs9075", "QCS9100", 77, 73, 8),
+    Chip("qcs9100", "QCS9100", 77, 73, 8),
+    Chip("sa8255p", "SA8255", 52, 73, 8),
+    Chip("sa8295p", "SA8295", 39, 68, 8),
 )}
 
 

@@ -6,5 +6,5 @@ scripts/setup.sh
 export OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
 .venv/bin/ruff check .
 .venv/bin/mypy
-.venv/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow"
-.venv/bin/python -m pytest -q -m slow
+.venv/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly"
+.venv/bin/python -m pytest -q -m "slow and not nightly"

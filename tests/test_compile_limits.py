@@ -42,5 +42,5 @@ def test_the_limit_is_named_and_the_job_kept_for_bisect(built: Built, limited: P
 def test_too_small_a_limit_is_refused_with_the_recipe(built: Built, tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(built.recipe.read_text(encoding="utf-8") + "compile: {memory_mb: 1}\n", encoding="utf-8")
-    with pytest.raises(recipe.RecipeError, match=r"compile\.memory_mb: Input should be greater than or equal to 64"):
+    with pytest.raises(recipe.RecipeError, match=r"compile\.memory_mb: takes at least 64"):
         recipe.load(path)

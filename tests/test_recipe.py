@@ -91,7 +91,8 @@ def test_a_chip_that_nobody_knows_suggests_one(tmp_path: Path) -> None:
     message = _complaint(tmp_path, MINIMAL.replace("8-gen-3", "8-gen3"))
     assert "no chip 'snapdragon-8-gen3'" in message
     assert "did you mean 'snapdragon-8-gen-3'?" in message
-    assert "known chips: snapdragon-8-gen-2" in _complaint(tmp_path, MINIMAL.replace("snapdragon-8-gen-3", "zzz"))
+    message = _complaint(tmp_path, MINIMAL.replace("snapdragon-8-gen-3", "zzz"))
+    assert "recipe.yaml:4: target.chip: no chip 'zzz' (known chips: snapdragon-888, snapdragon-8-gen-1" in message
 
 
 @pytest.mark.parametrize(("target", "said"), [
@@ -102,18 +103,119 @@ def test_widths_that_cannot_be(tmp_path: Path, target: str, said: str) -> None:
     assert said in _complaint(tmp_path, text)
 
 
+def test_a_complaint_has_the_line_of_its_key_and_none_of_pydantics_words(tmp_path: Path) -> None:
+    message = _complaint(tmp_path, """\
+model: m
+out: 5
+target:
+  chip: snapdragon-8-gen-3
+
+  context: '1024'   # a number in quotes
+  prefill: true
+quantize:
+calibrate:
+  windows: 1.5
+  tokens: 2026-01-01
+  text: ''
+gates: {quantize_db: .nan, quantize_kl: -.inf, adapt_db: yes}
+compile: {timeout_s: 0}
+split: [1]
+""")
+    path = tmp_path / "recipe.yaml"
+    assert message.splitlines()[1:] == [f"  {path}:{line}" for line in (
+        "2: out: takes text (got 5)",
+        "6: target.context: takes a whole number (got '1024')",
+        "7: target.prefill: takes a whole number (got true)",
+        "8: quantize: nothing is written after the colon; it takes keys and values",
+        "10: calibrate.windows: takes a whole number (got 1.5)",
+        "11: calibrate.tokens: takes a whole number (got '2026-01-01')",
+        "12: calibrate.text: is empty; it takes a path",
+        "13: gates.adapt_db: takes a number (got 'yes')",
+        "13: gates.quantize_db: takes a finite number (got nan)",
+        "13: gates.quantize_kl: takes a finite number (got -inf)",
+        "14: compile.timeout_s: takes more than 0 (got 0)",
+        "15: split: takes keys and values (got a list)",
+    )]
+
+
+@pytest.mark.parametrize(("section", "said"), [
+    ("quantize: {weights: true}", "4: quantize.weights: takes one of 4, 8 or 16 (got true)"),
+    ("quantize: {weights: '8'}", "4: quantize.weights: takes one of 4, 8 or 16 (got '8')"),
+    ("quantize: {activations: 8}", "4: quantize.activations: takes 16 (got 8)"),
+    ("quantize:\n  transforms:\n  - rotate\n  - twist", "7: quantize.transforms.1: takes one of 'rotate', "),
+    ("quantize: {transforms: rotate}", "4: quantize.transforms: takes a list (got 'rotate')"),
+    ("split: {part_bytes: 1e3}", "4: split.part_bytes: takes a whole number (got 1000.0)"),
+    ("calibrate: {tokens: 0x7}", "4: calibrate.tokens: takes at least 8 (got 7)"),
+    ("<<: {quantize: {weights: 4}}", "4: <<: unknown key"),
+    ("1: 2", "4: 1: unknown key"),
+    ("quantize: {" + "x" * 500 + ": 1}", "4: quantize.xxx"),
+])
+def test_more_wrong_values(tmp_path: Path, section: str, said: str) -> None:
+    message = _complaint(tmp_path, MINIMAL.lstrip() + section)
+    assert f"recipe.yaml:{said}" in message
+    assert len(message) < 400
+
+
+def test_yaml_1_1_surprises_are_plain_numbers(tmp_path: Path) -> None:
+    made = _load(tmp_path, MINIMAL + "calibrate: {windows: 010, tokens: 0512}\ncompile: {timeout_s: 1e3}\n")
+    assert (made.calibrate.windows, made.calibrate.tokens, made.compile.timeout_s) == (10, 512, 1000)
+
+
 @pytest.mark.parametrize(("text", "said"), [
-    ("a: [", "is not YAML"), ("- 1", "holds a list"), ("", "holds a NoneType"), ("just words", "holds a str")])
-def test_what_is_no_recipe_at_all(tmp_path: Path, text: str, said: str) -> None:
-    assert said in _complaint(tmp_path, text)
+    ("a: [", "recipe.yaml:1: not YAML: "), ("- 1", "holds a list"), ("", "holds nothing"),
+    ("# only\n", "holds nothing"), ("just words", "holds a single value"), ("a: 'b", "not YAML"),
+    ("a: b: c", "not YAML"),
+    ("a:\n\t- b", "recipe.yaml:2: not YAML"), ("a: 1\n---\nb: 2", "recipe.yaml:2: a second document"),
+    ("model: !!python/object/apply:os.system ['touch HERE']", "recipe.yaml:1: a tag (tag:yaml.org,2002:python/object"),
+    ("a: !mine b", "recipe.yaml:1: a tag (!mine)"), ("a: &x [1]\nb: *x", "recipe.yaml:1: an anchor or alias (x)"),
+    ("b: *x", "recipe.yaml:1: an anchor or alias (x)"), ("[" * 100000, "nested more than 16 deep"),
+    ("a: " + "{b: " * 30 + "1" + "}" * 30, "nested more than 16 deep"),
+    ("a: " + "9" * 5000, "recipe.yaml:1: a number of 5000 digits"), ("a: x\nb: \x00", "recipe.yaml:2: a character"),
+    ('model: "a\\0b"', "recipe.yaml:1: text with a NUL"),
+    ('model: "\\ud800"', "recipe.yaml:1: text with a NUL or half"),
+    ("? [a, b]\n: c", "recipe.yaml:1: a key that is a list"),
+    ("a: " + "b" * (1 << 18), "larger than 256 KiB"),
+    ("model: " + "m" * 300 + MINIMAL.replace("model: models/smollm2", ""), "recipe.yaml:1: model: File name too long"),
+    ("model: ~nosuchuser/m" + MINIMAL.replace("model: models/smollm2", ""), "recipe.yaml:1: model: "),
+])
+def test_what_is_no_recipe_at_all(tmp_path: Path, text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = _complaint(tmp_path, text)
+    assert said in message
+    assert len(message) < 600
+    assert [p.name for p in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_billion_laughs_do_not_expand(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [ha]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12))]
+    assert "an anchor or alias (a0)" in _complaint(tmp_path, "\n".join(lines))
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"none\.yaml: No such file"):
         recipe.load(tmp_path / "none.yaml")
-    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(RecipeError, match="is not YAML"):
+    with pytest.raises(RecipeError, match="Is a directory"):
+        recipe.load(tmp_path)
+    with pytest.raises(RecipeError, match="larger than 256 KiB"):
+        recipe.load(Path("/dev/zero"))
+    (tmp_path / "b.yaml").write_bytes(b"model: m\nout: \xff\xfe\x00\x81")
+    with pytest.raises(RecipeError, match=r"b\.yaml:2: not UTF-8"):
         recipe.load(tmp_path / "b.yaml")
+
+
+def test_a_byte_order_mark_spaces_and_other_alphabets_are_fine(tmp_path: Path) -> None:
+    folder = tmp_path / "mit Leerzeichen und Umläuten"
+    folder.mkdir()
+    made = _load(folder, "\ufeff" + MINIMAL.replace("models/smollm2", "模型/ein Modell").lstrip())
+    assert made.model == folder / "模型" / "ein Modell"
+
+
+def test_a_key_is_called_by_its_line(tmp_path: Path) -> None:
+    made = _load(tmp_path, MINIMAL)
+    assert made.where("target.chip") == f"{tmp_path}/recipe.yaml:4: target.chip"
+    assert made.where("target.context") == f"{tmp_path}/recipe.yaml:4: target.context, the default"
+    assert made.where("split.part_bytes") == f"{tmp_path}/recipe.yaml: split.part_bytes, the default"
+    assert recipe.Recipe.model_validate(made.model_dump()).where("target.chip") == "target.chip"
 
 
 def test_a_recipe_cannot_be_changed_by_accident(tmp_path: Path) -> None:
@@ -122,11 +224,10 @@ def test_a_recipe_cannot_be_changed_by_accident(tmp_path: Path) -> None:
         made.out = Path("x")  # type: ignore[misc]
 
 
-def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("model: m\nout: o\ntarget: {chip: snapdragon-8-gen-3}\nquantize: {weights: 4}\nquantize: {kv: 8}\n")
-    with pytest.raises(RecipeError, match="'quantize' is given twice"):
-        recipe.load(path)
+def test_keys_given_twice_are_refused_all_of_them(tmp_path: Path) -> None:
+    message = _complaint(tmp_path, "model: m\nout: o\nquantize: {weights: 4, weights: 8}\nout: p\n")
+    assert "recipe.yaml:3: key 'weights' is given twice, first in line 3" in message
+    assert "recipe.yaml:4: key 'out' is given twice, first in line 2" in message
 
 
 def test_a_home_folder_means_home(tmp_path: Path) -> None:

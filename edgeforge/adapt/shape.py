@@ -1,14 +1,18 @@
-"""The sizes that a decoder's graph contract needs, read from its config."""
+"""The sizes that a decoder's graph contract needs, read from its config: transformers' own, or config.json as it
+stands, so that a recipe can be checked before torch is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.targets import Profile
+
+if TYPE_CHECKING:
+    import torch
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -59,13 +63,15 @@ class Decoder:
 
     def example(self, ar: int, past: int) -> tuple[torch.Tensor, ...]:
         """Example arguments of DecoderGraph.forward."""
+        import torch
+
         shapes = self.shapes(ar, ar + past)
         ids = torch.zeros(shapes["input_ids"], dtype=torch.int32)
         return (ids, *(torch.zeros(shapes[name]) for name in self.input_names()[1:]))
 
 
 def decoder(config: Any, profile: Profile, context: int) -> Decoder:
-    """Reads a transformers config.
+    """Reads a transformers config, or what `as_config` makes of config.json.
 
     Raises:
         UnsupportedError: the model needs what the graph does not do at this context (named).
@@ -77,10 +83,29 @@ def decoder(config: Any, profile: Profile, context: int) -> Decoder:
     rope = _rope(kind, config)
     _refuse_experts(kind, config)
     _refuse_short_windows(kind, config, context)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    _refuse_uneven_heads(kind, config, heads, kv_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return Decoder(kind, config.num_hidden_layers, heads, getattr(config, "num_key_value_heads", None) or heads,
-                   head_dim, config.hidden_size, config.vocab_size,
+    return Decoder(kind, config.num_hidden_layers, heads, kv_heads, head_dim, config.hidden_size, config.vocab_size,
                    int(head_dim * rope.get("partial_rotary_factor", 1.0)), profile)
+
+
+def as_config(raw: Mapping[str, Any]) -> SimpleNamespace:
+    """config.json as transformers would present it, as far as its own keys say so.
+
+    Older files spell RoPE as rope_scaling, rope_theta and rope_local_base_freq, and the Qwen family's windows as
+    use_sliding_window (off unless said) and max_window_layers. A key that is left to a model's default is not there.
+    """
+    config = dict(raw)
+    if "rope_parameters" not in config:
+        rope = dict(config.get("rope_scaling") or {})
+        rope |= {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
+        tables = {_FULL: rope, _SLIDING: {"rope_theta": config.get("rope_local_base_freq")}}
+        config["rope_parameters"] = tables if "rope_local_base_freq" in config else rope
+    if "max_window_layers" in config and not config.get("layer_types"):
+        config["use_sliding_window"] = bool(config.get("use_sliding_window")) and (
+            config["max_window_layers"] < config.get("num_hidden_layers", 0))
+    return SimpleNamespace(**config)
 
 
 def _rope(kind: str, config: Any) -> dict[str, Any]:
@@ -98,6 +123,15 @@ def _refuse_experts(kind: str, config: Any) -> None:
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if (count := getattr(config, key, None)) and count > 1:
             raise UnsupportedError(f"{kind}: a mixture of {count} experts ({key})", "dense models are supported")
+
+
+def _refuse_uneven_heads(kind: str, config: Any, heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise UnsupportedError(f"{kind}: {heads} heads do not share {kv_heads} key-value heads evenly",
+                               "num_attention_heads must be a multiple of num_key_value_heads")
+    if not getattr(config, "head_dim", None) and config.hidden_size % heads:
+        raise UnsupportedError(f"{kind}: hidden_size {config.hidden_size} is no multiple of {heads} heads",
+                               "the config must then state head_dim")
 
 
 def _refuse_short_windows(kind: str, config: Any, context: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # every worker process passes through here on its way in
     from edgeforge.backends.health import Abilities, Proof, Tool
     from edgeforge.backends.trial import Trial
     from edgeforge.build import Build
+    from edgeforge.findings import Facts, Finding
     from edgeforge.gates import Check
     from edgeforge.targets import Chip
 
@@ -29,6 +30,10 @@ class Backend(Protocol):
     """keys of `brief` in which the files of one bundle have to agree"""
     faults: tuple[Fault, ...]
     """what its tools and devices say when they fail"""
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        """What stands against a build for this chip, before any work: formats, limits, missing tools."""
+        ...
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import bisect, build, doctor, inspect, lock, run
+from edgeforge.cli import bisect, build, check, doctor, inspect, lock, recipe, run
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -19,10 +19,12 @@ _SIGINT = 130
 """what a shell reports for a program that Ctrl-C ended"""
 
 app.command("build")(build.build)
+app.command("check")(check.check)
 app.command("run")(run.run)
 app.command("bisect")(bisect.bisect)
 app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
+app.add_typer(recipe.app, name="recipe")
 app.add_typer(lock.app, name="lock")
 
 

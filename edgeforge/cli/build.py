@@ -48,6 +48,9 @@ class Screen:
             self._status.start()
             return
         self._status.stop()
+        if event.kind == "warning":
+            ERR.print(f"[yellow]warning:[/yellow] {escape(event.text)}", soft_wrap=True, highlight=False)
+            return
         if event.kind == "damaged":
             ERR.print(f"[yellow]damaged, made again:[/yellow] {escape(event.text)}", soft_wrap=True, highlight=False)
             return

@@ -7,7 +7,6 @@ table of models.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
+from edgeforge.graph.parts import fit, largest
 
 _VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "DequantizeLinear")
 
@@ -85,15 +85,15 @@ def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
         raise UnsupportedError("the graph is not embedding, layers and LM head in a row: it has no place to cut")
     first, last = before[-1], after[0]
     layers = _layer_ends(cuts, first, last)
-    body = last.bytes - first.bytes
-    for parts in range(max(math.ceil(body / limit), 1), len(layers) + 2):
-        ends = [first, *_balanced(layers, first, last, parts), last]
-        sizes = [b.bytes - a.bytes for a, b in pairwise(ends)]
-        if max(sizes) <= limit:
-            return Plan(tuple(c.value for c in ends), (first.bytes, *sizes, total - last.bytes))
-    smallest = max(b.bytes - a.bytes for a, b in pairwise([first, *layers, last]))
-    raise UnsupportedError(f"one layer needs {smallest:,} bytes of weights, the limit a part is {limit:,}",
-                           "raise `split.part_bytes`, or take fewer bits a weight")
+    ends = [c.bytes for c in layers]
+    chosen = fit(ends, first.bytes, last.bytes, limit)
+    if chosen is None:
+        raise UnsupportedError(f"one layer needs {largest(ends, first.bytes, last.bytes):,} bytes of weights, "
+                               f"the limit a part is {limit:,}",
+                               "raise `split.part_bytes`, or take fewer bits a weight")
+    at = [first, *(layers[i] for i in chosen), last]
+    sizes = (b.bytes - a.bytes for a, b in pairwise(at))
+    return Plan(tuple(c.value for c in at), (first.bytes, *sizes, total - last.bytes))
 
 
 def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
@@ -105,16 +105,6 @@ def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
             if cut.products >= ends[cut.caches].products:
                 ends[cut.caches] = cut
     return [c for c in ends.values() if c.caches < last.caches]
-
-
-def _balanced(layers: Sequence[Cut], first: Cut, last: Cut, parts: int) -> list[Cut]:
-    chosen: list[Cut] = []
-    for k in range(1, parts):
-        goal = first.bytes + (last.bytes - first.bytes) * k / parts
-        free = [c for c in layers if c not in chosen]
-        if free:
-            chosen.append(min(free, key=lambda c: abs(c.bytes - goal)))
-    return sorted(chosen, key=lambda c: c.bytes)
 
 
 def extract(model: ir.Model, cuts: Sequence[str], outputs: Sequence[str]) -> list[ir.Model]:

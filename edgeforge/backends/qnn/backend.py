@@ -18,7 +18,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.health import Abilities, Proof, Tool
-from edgeforge.backends.qnn import describe, genie, health, trial
+from edgeforge.backends.qnn import describe, genie, health, limits, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -29,6 +29,7 @@ from edgeforge.backends.qnn.twins import compare_twins
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.export import record
+from edgeforge.findings import Facts, Finding
 from edgeforge.gates import Check
 from edgeforge.metrics import sqnr_db
 from edgeforge.targets import Chip
@@ -48,6 +49,9 @@ class QnnBackend:
         "outputs, encodings, op counts, chip.",
         "Emulator times say nothing about device times.",
     )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        return limits.check(facts)
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         graphs = Manifest.load(split).targets["cpu"].graphs
@@ -244,7 +248,7 @@ def _emulated(graph: Graph) -> Graph:
 
 def _genie_spec(build: Build, manifest: Manifest, split: Path, binaries: list[str]) -> genie.GenieSpec:
     decoder, config = artifact.load_decoder(split), build.checkpoint.config
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = genie.rope_parameters(config)
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     return genie.GenieSpec(
         context=build.context, vocab=decoder.vocab, eos=manifest.model.eos, head_dim=decoder.head_dim,

@@ -18,6 +18,7 @@ from edgeforge.backends import process
 from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.schemas import embedded_schemas, violations
 from edgeforge.errors import CompilerError, UnsupportedError
+from edgeforge.targets import HEXAGON
 
 CONFIG, EXTENSIONS, TOKENIZER = "genie_config.json", "htp_backend_ext_config.json", "tokenizer.json"
 WORKER = process.module_command("edgeforge.backends.qnn.genie_worker")
@@ -142,6 +143,12 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
     }
 
 
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """HF's rope parameters as config.json spells them, in the new way or the old one."""
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
 def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] | None:
     """HF's rope parameters in Genie's words; None for plain RoPE.
 
@@ -182,12 +189,12 @@ def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] 
 
 
 def extensions_config(spec: GenieSpec) -> dict[str, Any]:
-    """htp_backend_ext_config.json: which chip, at which power, and that its binaries share weights."""
+    """htp_backend_ext_config.json: which chip, at which power, and whether its binaries share weights."""
     core = {"perf_profile": "burst", "rpc_control_latency": 100}
     return {
         "devices": [{"soc_model": spec.soc_model, "dsp_arch": f"v{spec.dsp_arch}", "cores": [core]}],
         "memory": {"mem_type": "shared_buffer"},
-        "context": {"weight_sharing_enabled": True},
+        "context": {"weight_sharing_enabled": HEXAGON[spec.dsp_arch].sharing},
     }
 
 

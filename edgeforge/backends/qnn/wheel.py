@@ -13,6 +13,8 @@ from pathlib import Path
 from edgeforge.errors import CompilerError
 
 DISTRIBUTION, PACKAGE, EP_NAME = "onnxruntime-qnn", "onnxruntime_qnn", "QNNExecutionProvider"
+TESTED = "2.7.0"
+"""the version that this backend was built against"""
 HTP, PREPARE, SYSTEM, GENIE, PROVIDER = (
     "libQnnHtp.so",
     "libHtpPrepare.so",
@@ -20,7 +22,7 @@ HTP, PREPARE, SYSTEM, GENIE, PROVIDER = (
     "libGenie.so",
     "libonnxruntime_providers_qnn.so",
 )
-_AGAIN = f"install the Linux x86-64 wheel: pip install --force-reinstall --no-deps {DISTRIBUTION}==2.7.0"
+_AGAIN = f"install the Linux x86-64 wheel: pip install --force-reinstall --no-deps {DISTRIBUTION}=={TESTED}"
 _ELF = struct.Struct("<18xH20xQ10xHH")  # e_machine; where the section table (the file's end) is, entry size, count
 _MACHINES = {0x3E: "x86_64", 0xB7: "aarch64", 0x03: "i686", 0x28: "armv7l", 0xF3: "riscv64"}
 
@@ -73,7 +75,7 @@ def find() -> Wheel:
     if spec is None or spec.origin is None:
         raise CompilerError(
             f"the HTP compiler is not installed: no module {PACKAGE}",
-            f"pip install 'edgeforge-toolchain[qnn]' (that is {DISTRIBUTION}==2.7.0)",
+            f"pip install 'edgeforge-toolchain[qnn]' (that is {DISTRIBUTION}=={TESTED})",
         )
     folder = Path(spec.origin).parent
     info = folder / "build_and_package_info.py"

@@ -1,0 +1,109 @@
+"""What HTP, Genie and the installed compiler cannot do, told before any work: nothing here compiles or loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeforge.backends.qnn import genie, wheel
+from edgeforge.errors import CompilerError, UnsupportedError
+from edgeforge.estimate import Part
+from edgeforge.findings import Facts, Finding
+
+_CONFIGS = ("config.json", "generation_config.json")
+_OVER_WEIGHTS = 1.25
+"""What the compiler allocates for a graph over its weights: 1.04 to 1.21 in public reports of its refusals"""
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Everything that stands against this recipe on this chip, as far as it can be known."""
+    yield from _toolchain()
+    yield from _formats(facts)
+    yield from _graphs(facts)
+    if facts.config:
+        yield from _genie(facts)
+
+
+def _toolchain() -> Iterator[Finding]:
+    try:
+        found = wheel.find()
+        found.library(wheel.HTP)
+    except CompilerError as error:
+        yield Finding("error", wheel.DISTRIBUTION, error.message, error.hint)
+        return
+    if found.version != wheel.TESTED:
+        yield Finding("warning", wheel.DISTRIBUTION, f"version {found.version} is installed, {wheel.TESTED} was tested",
+                      f"pip install {wheel.DISTRIBUTION}=={wheel.TESTED}")
+
+
+def _formats(facts: Facts) -> Iterator[Finding]:
+    chip, recipe = facts.chip, facts.recipe
+    bits, takes = recipe.quantize.weights, chip.hexagon.weight_bits
+    if bits not in takes:
+        yield Finding("recipe", recipe.where("quantize.weights"),
+                      f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
+                      f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
+                      f"set quantize.weights to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    if not chip.weight_sharing and facts.estimate is not None:
+        yield Finding("warning", recipe.where("target.chip"),
+                      f"Hexagon v{chip.dsp_arch} does not share weights: each device binary holds them twice, "
+                      f"{2 * facts.estimate.weights >> 20} MiB in all", "a chip with Hexagon v73 or later shares them")
+
+
+def _graphs(facts: Facts) -> Iterator[Finding]:
+    limit = facts.chip.graph_bytes
+    for part in facts.estimate.parts if facts.estimate is not None else ():
+        key, change = _remedy(facts, part, limit)
+        if part.weights > limit:
+            yield Finding("recipe", facts.recipe.where(key), f"{part.name}: {part.weights >> 20} MiB of weights in one "
+                          f"graph, and {facts.chip.name} takes {limit >> 20} MiB a graph", change)
+        elif part.weights * _OVER_WEIGHTS > limit:
+            yield Finding("warning", facts.recipe.where(key), f"{part.name}: {part.weights >> 20} MiB of weights in "
+                          f"one graph; with all else it allocates that may pass the limit, {limit >> 20} MiB", change)
+
+
+def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
+    """The recipe's key that a part's size hangs on, and what to set it to."""
+    quantize = facts.recipe.quantize
+    if part.name == "embedding":
+        return "quantize.embedding", "set quantize.embedding to 8" if quantize.embedding > 8 else (
+            "its vocabulary is too large for this chip")
+    if part.name == "head":
+        fewer = [b for b in facts.chip.hexagon.weight_bits if b < quantize.weights]
+        return "quantize.weights", f"set quantize.weights to {fewer[-1]}" if fewer else (
+            "its vocabulary is too large for this chip")
+    return "split.part_bytes", f"set split.part_bytes to {limit // 2}"
+
+
+def _genie(facts: Facts) -> Iterator[Finding]:
+    """Genie's own rules: which RoPE it can compute, and that a reply can end."""
+    where, config = str(facts.recipe.model / _CONFIGS[0]), facts.config
+    rotary = facts.decoder.rotary if facts.decoder is not None else 0
+    try:
+        genie.rope_scaling(genie.rope_parameters(config) or None, rotary // 2)
+    except UnsupportedError as error:
+        yield Finding("error", where, error.message, error.hint)
+    ends = _ends(config) | _ends(_json(facts.recipe.model / _CONFIGS[1]))
+    if not ends and not _json(facts.recipe.model / "tokenizer_config.json").get("eos_token"):
+        yield Finding("error", where, "no end-of-sequence token: neither it nor generation_config.json nor "
+                      "tokenizer_config.json names one, and Genie pads with it", "state eos_token_id in config.json")
+    vocabulary = config.get("vocab_size")
+    if isinstance(vocabulary, int) and (outside := sorted(i for i in ends if not 0 <= i < vocabulary)):
+        yield Finding("error", where, f"eos_token_id {outside[0]} lies outside the vocabulary of {vocabulary}",
+                      "take config.json from the original model")
+
+
+def _ends(config: Mapping[str, Any]) -> set[int]:
+    value = config.get("eos_token_id")
+    return {i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A small file beside the weights; empty when it is not there or cannot be read: loading will say so."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

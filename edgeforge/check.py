@@ -1,0 +1,170 @@
+"""Refuse early: all that a recipe, a checkpoint's headers and a chip let us know, before the first minute of work.
+
+A guard that refuses valid work is as wrong as one that lets the impossible through: what is not certain (memory,
+disk) is a warning.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from edgeforge import cache, checkpoint, targets
+from edgeforge.adapt import shape
+from edgeforge.backends import backend
+from edgeforge.checkpoint import Checkpoint
+from edgeforge.errors import EdgeForgeError, RecipeError, UnsupportedError
+from edgeforge.estimate import Estimate, estimate
+from edgeforge.findings import Facts, Finding, blockers
+from edgeforge.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was looked at and what was found."""
+
+    facts: Facts
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when a build may start, 2 when the recipe has to change, 1 for everything else."""
+        return max((RecipeError if f.severity == "recipe" else EdgeForgeError).exit_code
+                   for f in blockers(self.findings)) if any(blockers(self.findings)) else 0
+
+
+def examine(recipe: Recipe) -> Report:
+    """Looks at everything, and never raises for what a person can mend."""
+    broken: list[Finding] = []
+    found: Checkpoint | None = None
+    try:
+        found = checkpoint.open_checkpoint(recipe.model)
+    except EdgeForgeError as error:
+        broken.append(Finding.of(error))
+    try:
+        cache.guard(recipe.out)
+    except EdgeForgeError as error:
+        broken.append(Finding.of(error))
+    report = _report(recipe, found)
+    return replace(report, findings=(*broken, *report.findings))
+
+
+def require(recipe: Recipe, found: Checkpoint, warn: Callable[[str], None]) -> None:
+    """Lets a build begin, or not.
+
+    Raises:
+        RecipeError: the recipe asks for what cannot be; UnsupportedError: model or machine cannot. All of it, at once.
+    """
+    report = _report(recipe, found)
+    for finding in report.findings:
+        if finding.severity == "warning":
+            warn(f"{finding}. {finding.change}" if finding.change else str(finding))
+    wrong = list(blockers(report.findings))
+    if len(wrong) == 1:
+        raise _error(report, str(wrong[0]), wrong[0].change)
+    if wrong:
+        lines = [f"\n  {f}" + (f"\n    {f.change}" if f.change else "") for f in wrong]
+        raise _error(report, f"{len(wrong)} things stand against this build:{''.join(lines)}", "")
+
+
+def _error(report: Report, message: str, hint: str) -> EdgeForgeError:
+    kind = RecipeError if report.exit_code == RecipeError.exit_code else UnsupportedError
+    return kind(message, hint)
+
+
+def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
+    chip = targets.chip(recipe.target.chip)
+    findings = list(_text(recipe))
+    decoder: shape.Decoder | None = None
+    sizes: Estimate | None = None
+    config: Mapping[str, Any] = found.config if found is not None else {}
+    if found is not None:
+        findings += _context(recipe, config)
+        try:
+            decoder = _decoder(recipe, config)
+        except UnsupportedError as error:
+            findings.append(Finding("error", str(found.folder / checkpoint.CONFIG), error.message, error.hint))
+        else:
+            sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
+            findings += _sizes(recipe, found, sizes)
+    facts = Facts(recipe, chip, config, decoder, sizes)
+    return Report(facts, (*findings, *backend(chip.backend).check(facts)))
+
+
+def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
+    """None where config.json leaves a size to the model's default, which transformers knows, or states nonsense."""
+    profile = targets.chip(recipe.target.chip).profile
+    try:
+        found = shape.decoder(shape.as_config(config), profile, recipe.target.context)
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError):
+        return None
+    sizes = (found.layers, found.heads, found.kv_heads, found.head_dim, found.hidden, found.vocab)
+    return found if all(isinstance(size, int) and size > 0 for size in sizes) else None
+
+
+def _text(recipe: Recipe) -> Iterator[Finding]:
+    path = recipe.calibrate.text
+    if path is not None and not path.is_file():
+        yield Finding("recipe", recipe.where("calibrate.text"), f"there is no file {path}",
+                      "give the path of a UTF-8 text file")
+
+
+def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:
+    limit, context = config.get("max_position_embeddings"), recipe.target.context
+    if isinstance(limit, int) and context > limit:
+        yield Finding("recipe", recipe.where("target.context"), f"{context} tokens, and the model was made for {limit}",
+                      f"set target.context to {limit} or less")
+
+
+def _sizes(recipe: Recipe, found: Checkpoint, sizes: Estimate | None) -> Iterator[Finding]:
+    if sizes is None:
+        yield Finding("warning", str(found.folder), "sizes were not estimated: config.json leaves some to the model's "
+                      "defaults, or the tensors are not named as a decoder's are")
+        return
+    limit = recipe.split.part_bytes
+    if sizes.layer > limit:
+        yield Finding("recipe", recipe.where("split.part_bytes"),
+                      f"one layer holds {sizes.layer:,} bytes of weights, the limit a part is {limit:,}",
+                      f"set split.part_bytes to {sizes.layer * 11 // 10} or more, or take fewer bits a weight")
+    yield from _memory(recipe, sizes)
+    yield from _disk(recipe, sizes)
+
+
+def _memory(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:
+    """Certain: the float32 model is held whole. Likely: what SmolLM2-135M's build took, scaled."""
+    have = psutil.virtual_memory().total + psutil.swap_memory().total
+    if sizes.float32 > have:
+        yield Finding("error", str(recipe.model), f"the model in float32 takes {_gib(sizes.float32)} of memory, "
+                      f"and this machine has {_gib(have)} with swap", "build on a machine with more memory")
+    elif sizes.memory > (free := psutil.virtual_memory().available):
+        yield Finding("warning", str(recipe.model), f"the build may take {_gib(sizes.memory)} of memory, and "
+                      f"{_gib(free)} are free", "close other programs, or add swap")
+
+
+def _disk(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:
+    """A warning only: stages that are cached already need no room."""
+    folder = next(p for p in (recipe.out, *recipe.out.parents) if p.is_dir())
+    free = shutil.disk_usage(folder).free
+    if sizes.disk > free:
+        yield Finding("warning", recipe.where("out"), f"all stages together may take {_gib(sizes.disk)} of disk, and "
+                      f"{_gib(free)} are free at {folder}", "free some, or choose another `out`")
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def rows(facts: Facts) -> list[dict[str, Any]]:
+    """The estimates as a table: part, MiB of weights, cache and logits, and what one graph may allocate."""
+    found = facts.estimate
+    return [] if found is None else [
+        {"part": p.name, "weights_mib": _mib(p.weights), "kv_mib": _mib(p.kv), "logits_mib": _mib(p.logits),
+         "limit_mib": facts.chip.graph_bytes >> 20} for p in found.parts]
+
+
+def _mib(size: int) -> float:
+    return round(size / 2**20, 1)

@@ -1,0 +1,131 @@
+"""How large a build gets, from the recipe, the config and the weight files' headers: before any work is done.
+
+The plan of the parts is the split stage's own arithmetic, on the bytes that the headers imply. Rewrites on the
+way (outlier channels split, rotations) change those by a percent or so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from edgeforge.adapt.shape import Decoder
+from edgeforge.checkpoint import TensorInfo
+from edgeforge.graph import parts
+from edgeforge.recipe import Recipe
+
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_BIAS_BYTES, _FLOAT_BYTES = 4, 4
+_LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
+"""bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One binary of the bundle; all sizes in bytes.
+
+    weights: stored once a graph, or once for both where the chip shares them. bits: of nearly all of them. kv: the
+    cache that its layers keep. logits: what one chunk of prompt hands back.
+    """
+
+    name: str
+    weights: int
+    bits: int
+    kv: int = 0
+    logits: int = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build will make and need; all in bytes. memory and disk are rough: what SmolLM2-135M took, scaled by what
+    each stage holds and writes.
+
+    parts: in order. layer: weights of the largest layer. float32: the exported model, head and table apart.
+    grams: statistics that gptq rounds by. reference: HuggingFace's logits, which the gates compare with.
+    """
+
+    parts: tuple[Part, ...]
+    layer: int
+    float32: int
+    grams: int
+    reference: int
+
+    @property
+    def weights(self) -> int:
+        return sum(p.weights for p in self.parts)
+
+    @property
+    def kv(self) -> int:
+        return sum(p.kv for p in self.parts)
+
+    @property
+    def memory(self) -> int:
+        """The most that all processes of a stage hold: the split, calibration, or two compilers at once."""
+        compiler = _COMPILER + _COMPILER_A_WEIGHT * max(p.weights * 8 // p.bits for p in self.parts)
+        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 + 2 * self.grams,
+                                3 * self.float32 // 2 + 2 * compiler)
+
+    @property
+    def disk(self) -> int:
+        """All stages' artifacts and the bundle: five float models, twelve times the codes."""
+        return 5 * self.float32 + 12 * self.weights + self.grams + self.reference
+
+
+def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> Estimate | None:
+    """The parts that a build will make; None when the tensors are not named as a decoder's are."""
+    bits = recipe.quantize
+    layers: dict[int, int] = defaultdict(int)
+    for name, info in tensors.items():
+        if match := _LAYER.search(name):
+            layers[int(match[1])] += _bytes(name, info, bits.weights, bits.activations)
+    table = _count(tensors, _EMBEDDING)
+    if not table or sorted(layers) != list(range(decoder.layers)):
+        return None
+    head = _count(tensors, _HEAD)
+    weights = [layers[i] for i in range(decoder.layers)]
+    logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
+    made = (Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
+            Part("head", (head or table) * bits.weights // 8, bits.weights, logits=logits))
+    count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
+    grams = _grams(decoder, tensors) if bits.rounding == "gptq" else 0
+    reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
+    return Estimate(made, max(weights), count * _FLOAT_BYTES, grams, reference)
+
+
+def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:
+    """Keys and values of context tokens in all layers."""
+    return 2 * decoder.layers * decoder.kv_heads * decoder.head_dim * context * bits // 8
+
+
+def _body(recipe: Recipe, decoder: Decoder, weights: list[int]) -> Iterator[Part]:
+    """The layers as the split stage would part them; one a part when even that is more than the recipe allows."""
+    ends = list(accumulate(weights))
+    cuts = parts.fit(ends[:-1], 0, ends[-1], recipe.split.part_bytes)
+    firsts = [0, *(i + 1 for i in (range(decoder.layers - 1) if cuts is None else cuts)), decoder.layers]
+    kv = kv_bytes(decoder, recipe.target.context, recipe.quantize.kv) // decoder.layers
+    for a, b in pairwise(firsts):
+        name = f"layers {a}-{b - 1}" if b - a > 1 else f"layer {a}"
+        yield Part(name, sum(weights[a:b]), recipe.quantize.weights, kv * (b - a))
+
+
+def _count(tensors: Mapping[str, TensorInfo], name: str) -> int:
+    return next((math.prod(t.shape) for n, t in tensors.items() if n.endswith(name)), 0)
+
+
+def _grams(decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> int:
+    """A matrix over the inputs of each product, float32; q, k and v share theirs, gate and up do."""
+    widths = (t.shape[-1] for n, t in tensors.items() if len(t.shape) == 2 and _LAYER.search(n))
+    own = sum(width**2 for width in widths if width != decoder.hidden)
+    return (own + 3 * decoder.layers * decoder.hidden**2) * _FLOAT_BYTES
+
+
+def _bytes(name: str, info: TensorInfo, weights: int, activations: int) -> int:
+    count = math.prod(info.shape)
+    if len(info.shape) > 1:
+        return count * weights // 8
+    return count * (_BIAS_BYTES if name.endswith("bias") else activations // 8)

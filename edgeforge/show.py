@@ -1,0 +1,38 @@
+"""A recipe written out with every default, and what its keys mean: YAML that reads back as the same recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from edgeforge.recipe import Recipe
+
+
+def as_yaml(recipe: Recipe) -> str:
+    """Every key explicit, each with its description; paths absolute. Values are JSON, which YAML includes."""
+    return "\n".join(_lines(recipe, "")) + "\n"
+
+
+def _lines(section: BaseModel, indent: str) -> Iterator[str]:
+    plain: dict[str, Any] = section.model_dump(mode="json")
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        inner = isinstance(value, BaseModel)
+        said = (type(value).__doc__ if inner else field.description) or ""
+        yield from (f"{indent}# {line.strip()}" for line in said.split("\n") if line.strip())
+        if plain[key] is None:
+            yield f"{indent}# {key}:"
+        elif inner:
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{key}: {_value(plain[key])}"
+
+
+def _value(plain: Any) -> str:
+    """JSON, but for characters that YAML wants escaped, and has its own escapes for."""
+    text = json.dumps(plain, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -1,0 +1,320 @@
+"""Refuse early: what recipe, headers and chip let us know is told before any work, all at once, and only if true."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_build import Built
+
+from edgeforge import check, gates, recipe, targets
+from edgeforge.adapt import shape
+from edgeforge.backends.qnn import limits, wheel
+from edgeforge.checkpoint import Checkpoint, TensorInfo
+from edgeforge.errors import CompilerError, RecipeError, UnsupportedError
+from edgeforge.estimate import Estimate, estimate
+from edgeforge.findings import Facts, Finding
+from edgeforge.targets import HTP
+
+MIB = 1 << 20
+QWEN3_4B: dict[str, Any] = {
+    "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rope_theta": 1000000, "rope_scaling": None, "eos_token_id": 151645,
+    "sliding_window": None, "use_sliding_window": False, "max_window_layers": 36, "tie_word_embeddings": True}
+
+
+def _recipe(folder: Path, **sections: Mapping[str, Any]) -> recipe.Recipe:
+    """A recipe file with a line a key, so that lines can be told apart."""
+    lines = ["model: m", "out: out"]
+    for name, keys in ({"target": {"chip": "snapdragon-8-gen-3"}} | sections).items():
+        lines += [f"{name}:", *(f"  {key}: {json.dumps(value)}" for key, value in keys.items())]
+    path = folder / "r.yaml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return recipe.load(path)
+
+
+def _tensors(config: Mapping[str, Any]) -> dict[str, TensorInfo]:
+    """A decoder's headers as its config implies them."""
+    hidden, inner, dim = (config[k] for k in ("hidden_size", "intermediate_size", "head_dim"))
+    q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,)}
+    for i in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{i}.{name}.weight": size for name, size in (
+            ("self_attn.q_proj", (q, hidden)), ("self_attn.k_proj", (kv, hidden)), ("self_attn.v_proj", (kv, hidden)),
+            ("self_attn.o_proj", (hidden, q)), ("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)),
+            ("mlp.down_proj", (hidden, inner)), ("input_layernorm", (hidden,)))}
+    return {name: TensorInfo(size, "BF16", Path("m.safetensors")) for name, size in shapes.items()}
+
+
+def _estimate(made: recipe.Recipe, config: Mapping[str, Any]) -> Estimate:
+    decoder = shape.decoder(shape.as_config(config), HTP, made.target.context)
+    found = estimate(made, decoder, _tensors(config))
+    assert found is not None
+    return found
+
+
+def _facts(made: recipe.Recipe, config: Mapping[str, Any] = QWEN3_4B) -> Facts:
+    decoder = shape.decoder(shape.as_config(config), HTP, made.target.context)
+    return Facts(made, targets.chip(made.target.chip), config, decoder, _estimate(made, config))
+
+
+def _said(findings: Any, severity: str = "recipe") -> list[str]:
+    return [str(f) for f in findings if f.severity == severity]
+
+
+def test_the_figures_of_qwen3_4b(tmp_path: Path) -> None:
+    """C4: the cache is 288 MiB (head_dim is not hidden / heads), not 180. C42: head 371 MiB, prompt logits 37 MiB."""
+    found = _estimate(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-3", "context": 4096}), QWEN3_4B)
+    assert found.kv == 288 * MIB
+    embedding, *body, head = found.parts
+    assert (embedding.weights, head.weights, head.logits) == (151936 * 2560 * 2, 151936 * 2560, 128 * 151936 * 2)
+    assert (head.weights // MIB, head.logits // MIB) == (370, 37)
+    assert [p.name for p in body] == ["layers 0-8", "layers 9-17", "layers 18-26", "layers 27-35"]
+    assert sum(p.weights for p in body) == pytest.approx(3_633e6, rel=0.001)
+    assert max(p.weights for p in body) <= 1 << 30
+
+
+def test_the_forecast_is_what_the_split_makes(built: Built) -> None:
+    made = recipe.load(built.recipe)
+    facts = check.examine(made).facts
+    real = [c.value for c in gates.load(built.artifact("split")) if c.unit == "MiB of weights"]
+    assert facts.estimate is not None
+    assert [p.weights / MIB for p in facts.estimate.parts] == pytest.approx(real, rel=0.03)
+
+
+def test_a_bundle_is_forecast_by_size(built: Built) -> None:
+    """The rough figures, on a model so small that it is nearly all overhead: never below the codes."""
+    found = check.examine(recipe.load(built.recipe)).facts.estimate
+    assert found is not None
+    assert 0 < found.disk < 1 << 30
+    assert found.memory < 4 << 30
+
+
+@pytest.mark.parametrize("chip", ["snapdragon-888", "snapdragon-8-gen-1", "qcm6490", "snapdragon-7-plus-gen-2"])
+def test_4_bit_weights_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path: Path, chip: str) -> None:
+    """C37; the line is that of the key, and the change is one that works."""
+    made = _recipe(tmp_path, target={"chip": chip}, quantize={"weights": 4})
+    report = check.examine(made)
+    arch = targets.chip(chip).dsp_arch
+    said = _said(report.findings)
+    assert said == [f"{tmp_path}/r.yaml:6: quantize.weights: 4-bit weights beside 16-bit activations; {chip} "
+                    f"(Hexagon v{arch}) takes 8 or 16, v73 and later take 4 too"]
+    assert not _said(limits.check(_facts(_recipe(tmp_path, target={"chip": chip}, quantize={"weights": 8}))))
+    assert report.exit_code == 2
+
+
+def test_an_old_chip_stores_its_weights_twice_and_that_is_said(tmp_path: Path) -> None:
+    found = _said(limits.check(_facts(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-1"}))), "warning")
+    assert len(found) == 1
+    assert "Hexagon v69 does not share weights: each device binary holds them twice, 9" in found[0]
+
+
+def test_a_part_that_no_graph_can_hold(tmp_path: Path) -> None:
+    """The public refusal: "graph requires estimated allocation of 2347229 KB, limit is 2097152 KB"."""
+    big = {"chip": "snapdragon-8-gen-1"}
+    said = _said(limits.check(_facts(_recipe(tmp_path, target=big, split={"part_bytes": 1 << 33}))))
+    assert said == [f"{tmp_path}/r.yaml:6: split.part_bytes: layers 0-35: 3465 MiB of weights in one graph, and "
+                    "snapdragon-8-gen-1 takes 2048 MiB a graph"]
+    assert not _said(limits.check(_facts(_recipe(tmp_path, target=big, split={"part_bytes": 1 << 30}))))
+    assert not _said(limits.check(_facts(_recipe(tmp_path, split={"part_bytes": 1 << 33})))), "v75 may take 3.5 GiB"
+    warned = _said(limits.check(_facts(_recipe(tmp_path, split={"part_bytes": 1 << 33}))), "warning")
+    assert "that may pass the limit, 3584 MiB" in warned[0]
+
+
+def test_embedding_and_head_have_limits_too(tmp_path: Path) -> None:
+    wide = QWEN3_4B | {"vocab_size": 262144, "hidden_size": 8192, "num_hidden_layers": 1}
+    found = list(limits.check(_facts(_recipe(tmp_path), wide)))
+    assert [(f.where.rpartition(": ")[2], f.change) for f in found if f.severity == "recipe"] == [
+        ("quantize.embedding, the default", "set quantize.embedding to 8")]
+    halved = _recipe(tmp_path, quantize={"embedding": 8, "weights": 4})
+    assert not _said(limits.check(_facts(halved, wide)))
+
+
+def test_a_layer_larger_than_a_part(tmp_path: Path) -> None:
+    made = _recipe(tmp_path, split={"part_bytes": 50_000_000})
+    found = [f for f in check._report(made, _checkpoint(tmp_path, QWEN3_4B)).findings if f.severity == "recipe"]
+    assert "r.yaml:6: split.part_bytes: one layer holds 100,930,560 bytes of weights" in str(found[0])
+    enough = int(found[0].change.split()[3])
+    made = _recipe(tmp_path, split={"part_bytes": enough})
+    assert not _said(check._report(made, _checkpoint(tmp_path, QWEN3_4B)).findings)
+
+
+def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(folder / "m", config, (), _tensors(config))
+
+
+def _findings(folder: Path, config: Mapping[str, Any], **sections: Mapping[str, Any]) -> list[Finding]:
+    return list(check._report(_recipe(folder, **sections), _checkpoint(folder, config)).findings)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"max_position_embeddings": 1000}, "r.yaml:3: target.context, the default: 1024 tokens, and the model was made"),
+    ({"num_experts": 128}, "config.json: qwen3: a mixture of 128 experts"),
+    ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 1}, "sliding attention over 512 tokens"),
+    ({"layer_types": ["sliding_attention"], "sliding_window": 512, "use_sliding_window": True}, "attention over 512"),
+    ({"layer_types": ["linear_attention"]}, "layers of type linear_attention"),
+    ({"rope_local_base_freq": 10000}, "by different tables (full_attention, sliding_attention)"),
+    ({"num_key_value_heads": 5}, "32 heads do not share 5 key-value heads evenly"),
+    ({"head_dim": None, "hidden_size": 2561}, "hidden_size 2561 is no multiple of 32 heads"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "Genie has no RoPE scaling of type 'dynamic'"),
+    ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "RoPE scaling 'llama3' lacks low_freq_factor"),
+    ({"eos_token_id": None}, "no end-of-sequence token"),
+    ({"eos_token_id": [1, -1]}, "eos_token_id -1 lies outside the vocabulary"),
+    ({"eos_token_id": 151936}, "eos_token_id 151936 lies outside the vocabulary of 151936"),
+])
+def test_what_a_config_alone_shows(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    report = check._report(_recipe(tmp_path), dataclasses.replace(_checkpoint(tmp_path, QWEN3_4B),
+                                                                 config=QWEN3_4B | changes))
+    found = [str(f) for f in report.findings if f.severity != "warning"]
+    assert len(found) == 1, found
+    assert said in found[0]
+    assert report.exit_code == (2 if "target.context" in said else 1)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"max_position_embeddings": None}, {"sliding_window": 512, "max_window_layers": 36, "use_sliding_window": True},
+    {"sliding_window": 512, "use_sliding_window": False}, {"sliding_window": 512, "use_sliding_window": None},
+    {"eos_token_id": [151643, 151645]}, {"num_experts": 1}, {"rope_scaling": {"rope_type": "default"}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+])
+def test_what_is_fine_is_not_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A guard that refuses valid work is as wrong as none."""
+    assert not [f for f in _findings(tmp_path, QWEN3_4B | changes) if f.severity != "warning"]
+
+
+@pytest.mark.parametrize("changes", [
+    {"num_hidden_layers": 0}, {"num_hidden_layers": "36"}, {"num_attention_heads": 0, "num_key_value_heads": 0},
+    {"rope_scaling": "yarn"}, {"rope_parameters": [1]}, {"max_window_layers": None}, {"vocab_size": None},
+    {"head_dim": "x"}, {"partial_rotary_factor": "half"}, {"max_position_embeddings": "long"}, {"layer_types": 3},
+])
+def test_a_config_of_strange_values_is_no_traceback(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Loading it will say what is wrong; the check says that it cannot tell sizes."""
+    report = check._report(_recipe(tmp_path), dataclasses.replace(_checkpoint(tmp_path, QWEN3_4B),
+                                                                 config=QWEN3_4B | changes))
+    assert report.exit_code in (0, 1)
+
+
+def test_sizes_that_only_transformers_knows_are_not_guessed(tmp_path: Path) -> None:
+    few = {"model_type": "llama", "num_attention_heads": 32, "eos_token_id": 2}
+    found = check._report(_recipe(tmp_path), Checkpoint(tmp_path, few, (), _tensors(QWEN3_4B)))
+    assert found.exit_code == 0
+    assert found.facts.estimate is None
+    assert "sizes were not estimated" in str(found.findings[0])
+
+
+def test_memory_and_disk_refuse_only_what_is_certain(tmp_path: Path) -> None:
+    """Qwen3-4B in float32 is 16 GiB and may or may not fit here; 40 times that fits nowhere."""
+    huge = QWEN3_4B | {"num_hidden_layers": 36 * 40}
+    found = _findings(tmp_path, huge)
+    assert any("the model in float32 takes 54" in text for text in _said(found, "error"))
+    assert any("r.yaml:2: out: all stages together may take" in text for text in _said(found, "warning"))
+
+
+def test_everything_at_once_and_the_recipes_part_decides(tmp_path: Path) -> None:
+    config = QWEN3_4B | {"max_position_embeddings": 512, "eos_token_id": None, "num_experts": 4}
+    made = _recipe(tmp_path, target={"chip": "snapdragon-8-gen-1"}, quantize={"weights": 4},
+                   calibrate={"text": "none.txt"})
+    with pytest.raises(RecipeError) as caught:
+        check.require(made, _checkpoint(tmp_path, config), lambda text: None)
+    assert caught.value.message.startswith("5 things stand against this build:")
+    for said in ("there is no file", "made for 512", "4 experts", "4-bit weights", "no end-of-sequence",
+                 "set target.context to 512 or less"):
+        assert said in caught.value.message
+    with pytest.raises(UnsupportedError, match="4 experts"):
+        check.require(_recipe(tmp_path), _checkpoint(tmp_path, QWEN3_4B | {"num_experts": 4}), lambda text: None)
+
+
+def test_a_missing_or_another_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = _facts(_recipe(tmp_path))
+    installed = wheel.find()
+    with monkeypatch.context() as patch:
+        patch.setattr(wheel, "find", lambda: dataclasses.replace(installed, version="9.9"))
+        assert "version 9.9 is installed, 2.7.0 was tested" in _said(limits.check(facts), "warning")[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(wheel, "PACKAGE", "onnxruntime_qnn_not_there")
+        with pytest.raises(CompilerError):
+            wheel.find()
+        found = [f for f in limits.check(facts) if f.severity == "error"]
+    assert "the HTP compiler is not installed" in str(found[0])
+    assert "pip install" in found[0].change
+
+
+def _cli(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "edgeforge", *map(str, words)], capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def test_the_command_shows_sizes_and_says_yes(built: Built) -> None:
+    done = _cli("check", built.recipe)
+    assert done.returncode == 0
+    assert "snapdragon-8-gen-3  SM8650, SoC 57, Hexagon v75, 8 MiB VTCM" in done.stdout
+    assert "layers 0-1" in done.stdout
+    assert "a build may start" in done.stdout
+
+
+def test_the_command_in_json_with_errors(built: Built, tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(built.recipe.read_text().replace("snapdragon-8-gen-3", "snapdragon-8-gen-1")
+                    .replace("context: 256", "context: 1024") + "quantize: {weights: 4}\n")
+    done = _cli("check", path, "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert not told["ok"]
+    assert told["chip"]["weight_bits"] == [8, 16]
+    assert [f["where"].rpartition(": ")[2] for f in told["findings"] if f["severity"] == "recipe"] == [
+        "target.context", "quantize.weights"]
+    assert [row["part"] for row in told["parts"]] == ["embedding", "layers 0-1", "head"]
+
+
+def test_a_broken_checkpoint_does_not_hide_the_rest(built: Built, checkpoint_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoint_folder, broken)
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    path = tmp_path / "r.yaml"
+    text = built.recipe.read_text().replace(str(checkpoint_folder), str(broken))
+    path.write_text(text)
+    assert _cli("check", path).returncode == 1
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    text = text.replace("8-gen-3", "8-gen-1").replace(f"out: {recipe.load(built.recipe).out}", f"out: {out}")
+    path.write_text(text + "quantize: {weights: 4}\n")
+    done = _cli("check", path)
+    assert done.returncode == 2
+    assert "is not an EdgeForge bundle" in done.stdout
+    assert "model.safetensors" in done.stdout.replace("\n", "")
+    assert "4-bit weights" in done.stdout
+
+
+def test_it_is_quick_and_needs_no_torch(built: Built) -> None:
+    code = ("import sys\nfrom pathlib import Path\nfrom edgeforge import check, recipe\n"
+            "report = check.examine(recipe.load(Path(sys.argv[1])))\n"
+            "print(report.exit_code, sorted({'torch', 'transformers'} & set(sys.modules)), time.process_time())")
+    done = subprocess.run([sys.executable, "-c", "import time\n" + code, str(built.recipe)], capture_output=True,
+                          text=True, timeout=120, check=True)
+    exit_code, loaded, seconds = done.stdout.split()
+    assert (exit_code, loaded) == ("0", "[]")
+    assert float(seconds) < 2, "of CPU time: others may share the machine"
+
+
+def test_an_old_chip_is_built_with_unshared_weights(built: Built) -> None:
+    """The tiny model goes through every gate for Snapdragon 8 Gen 1: v69 takes all our ops at 8 bits."""
+    path = built.recipe.with_name("old.yaml")
+    path.write_text(built.recipe.read_text().replace("8-gen-3", "8-gen-1").replace("/tiny\n", "/old\n"))
+    begun = time.monotonic()
+    done = _cli("build", path)
+    assert done.returncode == 0, done.stderr
+    assert "warning:" in done.stderr
+    assert "does not share weights" in done.stderr
+    assert "v69" in done.stdout
+    assert time.monotonic() - begun < 100

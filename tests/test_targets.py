@@ -1,0 +1,50 @@
+"""Chips: what the table says is what a binary compiled for the chip says."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edgeforge import targets
+from edgeforge.backends.qnn.compiler import GraphJob, PartJob, compile_part
+
+sys.path.insert(0, str(Path(__file__).parent / "backends" / "qnn"))
+
+NUMBERS = {chip.soc_model: chip for chip in targets.CHIPS.values()}
+
+
+def test_the_generations_differ_where_the_public_reports_say() -> None:
+    for arch in (68, 69):
+        old = targets.HEXAGON[arch]
+        assert (4 in old.weight_bits, old.block_weights, old.sharing) == (False, False, False)
+        assert old.graph_bytes == 2097152 << 10
+    for arch in (73, 75, 79, 81):
+        new = targets.HEXAGON[arch]
+        assert (4 in new.weight_bits, new.block_weights, new.sharing) == (True, True, True)
+        assert new.graph_bytes == 3670016 << 10
+
+
+def test_chips_of_one_number_are_one_silicon() -> None:
+    for chip in targets.CHIPS.values():
+        same = NUMBERS[chip.soc_model]
+        assert (chip.part, chip.dsp_arch, chip.vtcm_mb) == (same.part, same.dsp_arch, same.vtcm_mb)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_binary_for_the_chip_has_its_architecture(number: int, tmp_path: Path) -> None:
+    """A second a chip; the compiler falls back to v68 for a number that it does not know."""
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn is not installed")
+    from qnn_small_graphs import conv
+
+    chip = NUMBERS[number]
+    onnx.save(conv(32), tmp_path / "conv.onnx")
+    job = PartJob("conv", (GraphJob("conv", tmp_path / "conv.onnx"),), number, tmp_path / "out",
+                  weight_sharing=False, vtcm_mb=chip.vtcm_mb)
+    info = compile_part(job, 120).info
+    assert (info.soc_model, info.dsp_arch) == (number, chip.dsp_arch)
+    assert info.graphs[0].vtcm_bytes == chip.vtcm_mb << 20
