@@ -110,6 +110,8 @@ class Compile(_Section):
 
     timeout_s: float = Field(1800, gt=0)
     """Seconds until the compiler of one part is stopped."""
+    memory_mb: int | None = Field(None, ge=64)
+    """Most memory of one compiler process, MiB; unset: what is free, shared by those that run at once."""
 
 
 class Gates(_Section):
