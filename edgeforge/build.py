@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeforge.checkpoint import Checkpoint
+from edgeforge.onnx_source import OnnxSource
 from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip, Profile
 
@@ -16,13 +17,27 @@ STAMP = "stage.json"
 
 @dataclass(frozen=True)
 class Build:
-    """recipe and checkpoint, the chip that the recipe names, and how to tell a person what goes on."""
+    """recipe and what it starts from, the chip that it names, and how to tell a person what goes on."""
 
     recipe: Recipe
-    checkpoint: Checkpoint
+    source: Checkpoint | OnnxSource
     chip: Chip
     threads: int
     say: Callable[[str], None]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the stages of a language model start from."""
+        if not isinstance(self.source, Checkpoint):
+            raise TypeError(f"{self.source.name} is a plain graph, not a checkpoint")
+        return self.source
+
+    @property
+    def onnx(self) -> OnnxSource:
+        """What the stages of a plain graph start from."""
+        if not isinstance(self.source, OnnxSource):
+            raise TypeError(f"{self.source.name} is a checkpoint, not a plain graph")
+        return self.source
 
     @property
     def profile(self) -> Profile:

@@ -53,7 +53,7 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "recipe": [p.model_dump(mode="json") if hasattr(p, "model_dump") else p for p in parts],
         "code": _code(stage), "tools": versions(stage), "threads": job.threads,
         "profile": repr(job.profile), "python": platform.python_version(),
-        "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
+        "source": job.source.fingerprint() if not stage.needs else None,
         "text": _text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -62,6 +62,11 @@ class Checkpoint:
     weight_files: tuple[Path, ...]
     tensors: Mapping[str, TensorInfo]
 
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.folder.name
+
     def fingerprint(self, cache: Path | None = None) -> str:
         """sha256 (hex) over names and contents of the config, tokenizer and weight files.
 

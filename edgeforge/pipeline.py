@@ -13,13 +13,13 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, checkpoint, gates, targets
+from edgeforge import __version__, cache, checkpoint, gates, onnx_source, targets
 from edgeforge.build import STAMP, Build
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
-from edgeforge.recipe import Recipe
-from edgeforge.stages.plan import STAGES, Stage
+from edgeforge.recipe import OnnxModel, Recipe
+from edgeforge.stages.plan import Stage, plan
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,15 @@ def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = N
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = checkpoint.open_checkpoint(recipe.model)
+    found = (onnx_source.open_source(recipe.model) if isinstance(recipe.model, OnnxModel)
+             else checkpoint.open_checkpoint(recipe.model))
     chip = targets.chip(recipe.target.chip)
     workers = threads or min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
     _check_context(recipe, found)
     cache.guard(recipe.out)
     artifacts: dict[str, Path] = {}
     keys: dict[str, str] = {}
-    for stage in STAGES:
+    for stage in plan(recipe):
         def say(text: str, name: str = stage.name) -> None:
             tell(Event(name, "step", text))
 
@@ -90,7 +91,9 @@ def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> li
         raise EdgeForgeError(f"{stage.name}: {error}", "the runtime could not run this stage's model") from error
 
 
-def _check_context(recipe: Recipe, found: checkpoint.Checkpoint) -> None:
+def _check_context(recipe: Recipe, found: checkpoint.Checkpoint | onnx_source.OnnxSource) -> None:
+    if isinstance(found, onnx_source.OnnxSource):
+        return
     limit = found.config.get("max_position_embeddings")
     if isinstance(limit, int) and recipe.target.context > limit:
         raise RecipeError(f"target.context: {recipe.target.context} tokens, and the model was made for {limit}",

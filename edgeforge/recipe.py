@@ -5,10 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from edgeforge import targets
 from edgeforge.errors import RecipeError
@@ -105,10 +114,30 @@ class Gates(_Section):
     shared_bytes: float = 1.05
 
 
+class OnnxModel(_Section):
+    """Any ONNX graph, and the inputs that it is calibrated and measured on.
+
+    calibration: an .npz with one array for each graph input, [samples, *the input's shape].
+    """
+
+    onnx: Path
+    calibration: Path
+
+
+_TAGS = "folder:", "graph:"
+"""what pydantic puts into an error's path to say which kind of model it took; no key of ours"""
+_DECODERS_ONLY = {
+    "target": ("context", "prefill"), "calibrate": ("text", "windows", "tokens"),
+    "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
+    "gates": ("windows", "adapt_db", "quantize_kl", "quantize_ppl", "sha_db", "split_db", "wide_db", "shared_bytes")}
+"""keys by section that say nothing about a graph without tokens and cache"""
+
+
 class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
-    model: Path
+    model: Annotated[Annotated[Path, Tag(_TAGS[0])] | Annotated[OnnxModel, Tag(_TAGS[1])],
+                     Discriminator(lambda raw: _TAGS[isinstance(raw, dict | OnnxModel)])]
     out: Path
     target: Target
     calibrate: Calibrate = Calibrate()
@@ -116,6 +145,16 @@ class Recipe(_Section):
     split: Split = Split()
     compile: Compile = Compile()
     gates: Gates = Gates()
+
+    @model_validator(mode="after")
+    def _fits_a_graph(self) -> Recipe:
+        if isinstance(self.model, OnnxModel):
+            given = [f"{section}.{key}" for section, keys in _DECODERS_ONLY.items()
+                     for key in keys if key in getattr(self, section).model_fields_set]
+            if given:
+                raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
+                                 "leave it out")
+        return self
 
 
 class _Loader(yaml.SafeLoader):
@@ -149,18 +188,27 @@ def load(path: Path) -> Recipe:
     base = path.resolve().parent
     text = recipe.calibrate.text
     return recipe.model_copy(update={
-        "model": base / recipe.model.expanduser(), "out": (base / recipe.out.expanduser()).resolve(),
+        "model": _placed(recipe.model, base), "out": (base / recipe.out.expanduser()).resolve(),
         "calibrate": recipe.calibrate.model_copy(update={"text": base / text.expanduser() if text else None})})
+
+
+def _placed(model: Path | OnnxModel, base: Path) -> Path | OnnxModel:
+    if isinstance(model, Path):
+        return base / model.expanduser()
+    return OnnxModel(onnx=base / model.onnx.expanduser(), calibration=base / model.calibration.expanduser())
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:
     for item in error.errors():
-        where = ".".join(str(p) for p in item["loc"]) or "recipe"
+        loc = tuple(p for p in item["loc"] if p not in _TAGS)
+        where = ".".join(map(str, loc)) or "recipe"
         if item["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(item["loc"][-1]), _keys(item["loc"][:-1]), 1)
+            near = difflib.get_close_matches(str(loc[-1]), _keys(loc[:-1]), 1)
             yield f"  {where}: unknown key" + (f"; did you mean {near[0]!r}?" if near else "")
         elif item["type"] == "missing":
             yield f"  {where}: missing"
+        elif not loc:
+            yield f"  {item['msg']}"
         else:
             yield f"  {where}: {item['msg']} (got {item['input']!r})"
 
@@ -168,5 +216,5 @@ def _complaints(error: ValidationError) -> Iterator[str]:
 def _keys(path: tuple[int | str, ...]) -> list[str]:
     model: Any = Recipe
     for key in path:
-        model = model.model_fields[str(key)].annotation
+        model = OnnxModel if key == "model" else model.model_fields[str(key)].annotation
     return list(model.model_fields)

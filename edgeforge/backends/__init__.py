@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Protocol, cast
 
-from edgeforge_runtime.manifest import Target
+from edgeforge_runtime.manifest import Part, Target
 
 from edgeforge.build import Build
 from edgeforge.gates import Check
@@ -17,6 +17,8 @@ class Backend(Protocol):
 
     not_seen: tuple[str, ...]
     """what this machine cannot show about the compiled files; the report says it"""
+    graph_not_seen: tuple[str, ...]
+    """likewise, for a plain graph"""
 
     def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
         """Compiles every part of a split artifact into out; placement and numbers come back as checks."""
@@ -24,6 +26,14 @@ class Backend(Protocol):
 
     def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
         """Puts the compiled files and the vendor's own configs into a bundle; returns what can run them here."""
+        ...
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        """Compiles a plain graph (a quantize artifact and calls of it) into out, measured like `compile`."""
+        ...
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        """Puts the compiled graph into a bundle; source is the same graph on the CPU."""
         ...
 
 

@@ -13,7 +13,7 @@ _OPS = {
     "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Sqrt", "Reciprocal", "Exp", "Log", "Min", "Max", "Clip",
     "ReduceMean", "ReduceSum", "ReduceMax", "Sigmoid", "Tanh", "Erf", "Gelu", "Relu", "Elu", "HardSwish", "Swish",
     "Softplus", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Concat", "Expand", "Tile",
-    "Identity", "Cast", "QuantizeLinear", "DequantizeLinear"}
+    "Identity", "Cast", "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "GlobalAveragePool", "Flatten"}
 _MAX_RANK = 5
 
 

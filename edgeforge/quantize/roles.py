@@ -9,7 +9,7 @@ import onnx_ir as ir
 from edgeforge.graph.requantize import is_requantize
 
 MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat",
-         "Identity"}
+         "Identity", "Flatten", "MaxPool"}
 """ops that carry codes unchanged: inputs and outputs share one grid"""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
@@ -63,8 +63,14 @@ def is_bias(value: ir.Value) -> bool:
 def products(graph: ir.Graph) -> dict[str, str]:
     """The values that 1x1 convolutions read, by the name of the weight they are read with."""
     return {str(n.inputs[1].name): str(n.inputs[0].name) for n in graph
-            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None
-            and n.inputs[1].is_initializer()}
+            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None and _pointwise(n)}
+
+
+def _pointwise(conv: ir.Node) -> bool:
+    """A 1x1 convolution of one group, whose weight is a parameter?"""
+    weight, group = conv.inputs[1], conv.attributes.get("group")
+    return (weight is not None and weight.is_initializer() and weight.shape is not None
+            and all(d == 1 for d in list(weight.shape)[2:]) and (group is None or group.as_int() == 1))
 
 
 def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:

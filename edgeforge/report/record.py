@@ -26,7 +26,8 @@ class StageReport:
 class Report:
     model: str
     chip: str
-    context: int
+    context: int | None
+    """tokens; None for a plain graph"""
     edgeforge: str
     stages: tuple[StageReport, ...]
     not_seen: tuple[str, ...]
@@ -42,7 +43,9 @@ class Report:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """What the whole build took, beside what it may take for a 135M model on 2 cores."""
+        """What the whole build took, beside what it may take for a 135M language model on 2 cores."""
+        if self.context is None:
+            return (f"{self.seconds:.0f} s in all stages", f"{self.peak_mib / 1024:.1f} GiB at most, the whole process tree")
         return (f"{self.seconds:.0f} s in all stages; bound for SmolLM2-135M on 2 cores: 900 s",
                 f"{self.peak_mib / 1024:.1f} GiB at most, the whole process tree; bound: 6 GiB")
 
@@ -55,7 +58,7 @@ class Report:
 def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...]) -> Report:
     """Reads every finished stage's stamp and gate; sources are in the order of the build."""
     stages = tuple(_stage(path) for path in sources.values())
-    return Report(build.checkpoint.folder.name, build.chip.name, build.context, __version__, stages, not_seen)
+    return Report(build.source.name, build.chip.name, build.context, __version__, stages, not_seen)
 
 
 def _stage(path: Path) -> StageReport:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeforge.build import Build
 from edgeforge.gates import Check
-from edgeforge.recipe import Recipe
+from edgeforge.recipe import OnnxModel, Recipe
 
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
 
@@ -19,6 +19,7 @@ _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"),
 class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
     rooms: source files and folders under edgeforge/ whose change reruns it. tools: distributions, likewise.
+    folder: where its module lies, under stages/.
     """
 
     name: str
@@ -26,12 +27,22 @@ class Stage:
     keys: Callable[[Recipe], Any]
     rooms: tuple[str, ...]
     tools: tuple[str, ...]
+    folder: str = ""
+
+    @property
+    def module(self) -> str:
+        """The module whose `run` does the work."""
+        return ".".join(filter(None, ("edgeforge.stages", self.folder, self.name)))
 
     def run(self, build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-        """Calls edgeforge.stages.<name>.run; its imports are paid for only now."""
-        module = importlib.import_module(f"edgeforge.stages.{self.name}")
-        checks: list[Check] = module.run(build, sources, out)
+        """Calls its module's run; the imports are paid for only now."""
+        checks: list[Check] = importlib.import_module(self.module).run(build, sources, out)
         return checks
+
+
+def plan(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages that recipe asks for, in order."""
+    return GRAPH_STAGES if isinstance(recipe.model, OnnxModel) else STAGES
 
 
 STAGES = (
@@ -57,3 +68,18 @@ STAGES = (
           lambda r: [r.target],
           ("backends", "report", "stages/bundle.py"), (*_ORT, "onnxruntime-qnn")),
 )
+"""from a language model's checkpoint"""
+
+_PLAIN = ("onnx_source.py", "calibrate", "graph", "quantize", "stages/plain")
+GRAPH_STAGES = (
+    Stage("optimize", (), lambda r: [r.gates.optimize_db], _PLAIN, (*_ONNX, *_ORT, "onnxscript"), "plain"),
+    Stage("calibrate", ("optimize",), lambda r: [r.quantize.rounding], _PLAIN, (*_ONNX, *_ORT), "plain"),
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantize_db], _PLAIN,
+          (*_ONNX, *_ORT), "plain"),
+    Stage("export", ("optimize", "quantize"), lambda r: [], ("export", *_PLAIN), (*_ONNX, *_ORT), "plain"),
+    Stage("compile", ("quantize", "export"), lambda r: [r.target.chip, r.compile, r.gates.emulator_db],
+          ("backends", "export/record.py", *_PLAIN), (*_ORT, "onnxruntime-qnn"), "plain"),
+    Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [r.target.chip],
+          ("backends", "report", *_PLAIN), (*_ORT, "onnxruntime-qnn"), "plain"),
+)
+"""from a plain ONNX graph"""

@@ -18,6 +18,8 @@ from typing import Any
 from .errors import ManifestError
 
 FORMAT = "edgeforge-bundle/1"
+PLAIN_FORMAT = "edgeforge-graph/1"
+"""a bundle without a decode loop; see plain.py"""
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
@@ -51,7 +53,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Graph:
-    """One width of the model: AR new tokens against CL - AR cached ones; its parts run in order."""
+    """One width of the model: AR new tokens against CL - AR cached ones (0 and 0 where there are no tokens).
+
+    Its parts run in order.
+    """
 
     ar: int
     cl: int
@@ -126,20 +131,29 @@ class Manifest:
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
-        path = folder / NAME
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
-        except (OSError, ValueError) as error:
-            raise ManifestError(f"{path} cannot be read: {error}") from error
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ManifestError(f"{path} has format {found!r}; this runtime reads {FORMAT!r}")
+        raw = read(folder, FORMAT)
         try:
             return _manifest(raw)
         except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"{path} is damaged: {type(error).__name__} {error}") from error
+            raise ManifestError(f"{folder / NAME} is damaged: {type(error).__name__} {error}") from error
+
+
+def read(folder: Path, wanted: str) -> dict[str, Any]:
+    """manifest.json as it stands; ManifestError when it is not there or has another format."""
+    path = folder / NAME
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+    found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+    if isinstance(raw, dict) and found == wanted:
+        return raw
+    if found == PLAIN_FORMAT:
+        raise ManifestError(f"{folder} holds a plain graph, no decode loop that could answer a prompt; "
+                            "run it with edgeforge_runtime.plain.PlainSession")
+    raise ManifestError(f"{path} has format {found!r}; this runtime reads {wanted!r}")
 
 
 def past_layer(name: str) -> tuple[str, int] | None:
@@ -162,12 +176,13 @@ def _part(raw: Mapping[str, Any]) -> Part:
     return Part(raw["file"], raw["graph"], inputs, outputs)
 
 
-def _target(raw: Mapping[str, Any]) -> Target:
+def target(raw: Mapping[str, Any]) -> Target:
+    """A target as it stands in manifest.json."""
     graphs = tuple(Graph(g["ar"], g["cl"], tuple(map(_part, g["parts"]))) for g in raw["graphs"])
     return Target(raw["executor"], graphs, dict(raw["options"]))
 
 
 def _manifest(raw: Mapping[str, Any]) -> Manifest:
     model = Model(**{**raw["model"], "eos": tuple(raw["model"]["eos"])})
-    targets = {name: _target(t) for name, t in raw["targets"].items()}
+    targets = {name: target(t) for name, t in raw["targets"].items()}
     return Manifest(model, raw["rope"], targets, raw["tokenizer"], dict(raw["stamps"]))

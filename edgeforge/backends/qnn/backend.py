@@ -14,7 +14,7 @@ from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
 
 from edgeforge import artifact
-from edgeforge.backends.qnn import genie, process
+from edgeforge.backends.qnn import genie, plain, process
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -94,6 +94,14 @@ class QnnBackend:
             shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
             genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
         return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+
+    graph_not_seen = plain.NOT_SEEN
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        return plain.compile_graph(build, quantized, vectors, out)
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        return plain.bundle_graph(source, compiled, bundle)
 
 
 BACKEND = QnnBackend()

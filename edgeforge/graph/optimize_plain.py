@@ -1,0 +1,32 @@
+"""The optimize stage's passes for any ONNX graph: to the form that a profile's compiler likes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from edgeforge.graph import legal
+from edgeforge.graph.chunk import SliceChunks
+from edgeforge.graph.constants import FoldConstants
+from edgeforge.graph.empty import DropEmpty
+from edgeforge.graph.norm import FuseRMSNorm
+from edgeforge.graph.scale import FoldScale
+from edgeforge.graph.static import StaticShapes
+from edgeforge.graph.views import CancelViews
+from edgeforge.targets import Profile
+
+
+def optimize(model: ir.Model, profile: Profile) -> ir.Model:
+    """Returns an equivalent graph; parameters keep their names, values keep theirs or die.
+
+    Raises:
+        UnsupportedError: something is left that no target of this profile runs (named).
+    """
+    dead = common.RemoveUnusedNodesPass()
+    merge = common.CommonSubexpressionEliminationPass()
+    passes: list[ir.passes.InPlacePass] = [
+        dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), FuseRMSNorm(), FoldScale(), CancelViews(),
+        merge, CancelViews(), dead]
+    ir.passes.Sequential(*passes)(model)
+    legal.check(model.graph, profile)
+    return model
