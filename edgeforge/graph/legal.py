@@ -13,7 +13,8 @@ _OPS = {
     "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Sqrt", "Reciprocal", "Exp", "Log", "Min", "Max", "Clip",
     "ReduceMean", "ReduceSum", "ReduceMax", "Sigmoid", "Tanh", "Erf", "Gelu", "Relu", "Elu", "HardSwish", "Swish",
     "Softplus", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Concat", "Expand", "Tile",
-    "Identity", "Cast", "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "GlobalAveragePool", "Flatten"}
+    "Identity", "Cast", "QuantizeLinear", "DequantizeLinear", "MaxPool", "AveragePool", "GlobalAveragePool", "Flatten",
+    "And", "Or", "Not", "Where", "Equal", "Greater", "Less"}
 _MAX_RANK = 5
 
 

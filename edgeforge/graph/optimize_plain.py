@@ -6,12 +6,18 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from edgeforge.graph import legal
+from edgeforge.graph.batchnorm import FoldBatchNorm
 from edgeforge.graph.chunk import SliceChunks
 from edgeforge.graph.constants import FoldConstants
 from edgeforge.graph.empty import DropEmpty
+from edgeforge.graph.gelu import FuseGelu
+from edgeforge.graph.indices import NarrowInputs, PlainIndices
+from edgeforge.graph.mask import BoundMask
 from edgeforge.graph.norm import FuseRMSNorm
+from edgeforge.graph.operand import RequantizeOperands
 from edgeforge.graph.scale import FoldScale
 from edgeforge.graph.static import StaticShapes
+from edgeforge.graph.unshare import UnshareConstants
 from edgeforge.graph.views import CancelViews
 from edgeforge.targets import Profile
 
@@ -25,8 +31,9 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     dead = common.RemoveUnusedNodesPass()
     merge = common.CommonSubexpressionEliminationPass()
     passes: list[ir.passes.InPlacePass] = [
-        dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), FuseRMSNorm(), FoldScale(), CancelViews(),
-        merge, CancelViews(), dead]
+        dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), PlainIndices(), NarrowInputs(),
+        BoundMask(profile.masked), FoldBatchNorm(), FuseRMSNorm(), FuseGelu(), FoldScale(), CancelViews(), merge,
+        CancelViews(), UnshareConstants(), RequantizeOperands(), dead]
     ir.passes.Sequential(*passes)(model)
     legal.check(model.graph, profile)
     return model

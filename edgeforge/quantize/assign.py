@@ -12,6 +12,7 @@ from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
+from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
 
 Range = tuple[float, float]
@@ -26,12 +27,14 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 @dataclass(frozen=True)
 class Grids:
     """Bits by role. Weights are per channel and symmetric; the KV cache per tensor and symmetric;
-    embedding tables, norm gains and activations per tensor and asymmetric."""
+    embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
+    activations symmetric, and signed when it has 16 bits."""
 
     weights: int = 8
     activations: int = 16
     kv: int = 8
     embedding: int = 16
+    operand: int = 16
 
 
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids) -> Table:
@@ -60,7 +63,10 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         return
     if constants and all(roles.is_bias(v) for v in constants):
         return
-    encoding = _grid(group, ranges, grids)
+    if constants and all(roles.is_gain(v) for v in constants):
+        encoding = encodings.per_tensor(*_union(group, ranges), grids.activations, symmetric=True)
+    else:
+        encoding = _grid(group, ranges, grids)
     for value in group:
         table.set(str(value.name), encoding)
 
@@ -73,6 +79,9 @@ def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> E
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs):
         return encodings.per_tensor(*_wider(_union(group, ranges)), grids.kv, symmetric=True)
+    if any(is_operand(v) for v in group):
+        wide = _wider(_union(group, ranges))
+        return encodings.per_tensor(*wide, grids.operand, symmetric=True, signed=grids.operand == 16)
     makers = {node.op_type for v in group if (node := v.producer()) is not None}
     if inputs:
         seen = _union(group, ranges)

@@ -54,10 +54,32 @@ def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
     return None
 
 
+BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
+"""ops whose third input is added to what the first two make"""
+
+
 def is_bias(value: ir.Value) -> bool:
-    """The third input of a Conv or Gemm: int32 on the grid of its product, not an encoding of its own."""
-    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm")
-                                          for u in value.uses())
+    """The third input of such an op: int32 on the grid of its product, not an encoding of its own."""
+    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in BIASED for u in value.uses())
+
+
+def is_gain(value: ir.Value) -> bool:
+    """What a LayerNormalization multiplies by: HTP takes it on a symmetric grid only."""
+    return value.is_initializer() and all(u.idx == 1 and u.node.op_type == "LayerNormalization" for u in value.uses())
+
+
+Part = tuple[str, int | str]
+
+
+def part(node: ir.Node, index: int) -> Part:
+    """What a constant is to node at one of its inputs; equal for uses that can share a grid."""
+    value = node.inputs[index]
+    if index == 2 and node.op_type in BIASED:
+        return "bias", str(node.outputs[0].name)
+    if index == 1 and node.op_type == "LayerNormalization":
+        return "gain", 0
+    axis = _axis_at(node, index, len(value.shape)) if value is not None and value.shape is not None else None
+    return ("weight", axis) if axis is not None else ("value", 0)
 
 
 def products(graph: ir.Graph) -> dict[str, str]:
