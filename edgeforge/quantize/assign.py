@@ -19,6 +19,10 @@ Range = tuple[float, float]
 
 _ROPE_ROWS = (COS, SIN)
 
+_FIXED = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+"""ranges that follow from the op. HTP's 16-bit Sigmoid and Tanh write their codes on these grids whatever
+encoding their output has (tried: a Tanh with an output range of 0.35 is off by a third of all codes)"""
+
 HEADROOM = 1.2
 """observed ranges grow by this. Text never seen goes further than text seen: with ranges of 4k tokens and no
 headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 28, for 0.3 dB of the mean"""
@@ -85,8 +89,8 @@ def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> E
     makers = {node.op_type for v in group if (node := v.producer()) is not None}
     if inputs:
         seen = _union(group, ranges)
-    elif makers & {"Softmax", "Sigmoid"}:
-        seen = (0.0, 1.0)
+    elif fixed := [_FIXED[op] for op in sorted(makers & set(_FIXED))]:
+        seen = fixed[0]
     else:
         seen = _wider(_turned(group, ranges) or _union(group, ranges))
     return encodings.per_tensor(*seen, grids.activations)
