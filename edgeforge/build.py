@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from edgeforge.checkpoint import Checkpoint
-from edgeforge.onnx_source import OnnxSource
-from edgeforge.recipe import Recipe
-from edgeforge.targets import Chip, Profile
+if TYPE_CHECKING:  # what a stage runs is read off its imports (closure.py); it reads more than it runs
+    from edgeforge.checkpoint import Checkpoint
+    from edgeforge.onnx_source import OnnxSource
+    from edgeforge.recipe import Recipe
+    from edgeforge.source import Source
+    from edgeforge.targets import Chip, Profile
 
 STAMP = "stage.json"
 """in every finished artifact: what made it, from what, how long it took"""
+DATA = "data.json"
+"""in the calibrate artifact: how much was read, and its sha256"""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Build:
     """recipe and what it starts from, the chip that it names, and how to tell a person what goes on."""
 
     recipe: Recipe
-    source: Checkpoint | OnnxSource
+    source: Source
     chip: Chip
     threads: int
     say: Callable[[str], None]
@@ -28,16 +33,12 @@ class Build:
     @property
     def checkpoint(self) -> Checkpoint:
         """What the stages of a language model start from."""
-        if not isinstance(self.source, Checkpoint):
-            raise TypeError(f"{self.source.name} is a plain graph, not a checkpoint")
-        return self.source
+        return cast("Checkpoint", self.source)
 
     @property
     def onnx(self) -> OnnxSource:
         """What the stages of a plain graph start from."""
-        if not isinstance(self.source, OnnxSource):
-            raise TypeError(f"{self.source.name} is a checkpoint, not a plain graph")
-        return self.source
+        return cast("OnnxSource", self.source)
 
     @property
     def profile(self) -> Profile:

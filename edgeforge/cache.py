@@ -1,8 +1,8 @@
-"""Finished stages by content: keys, and folders that appear whole or not at all.
+"""Finished folders: whole or not at all, one maker at a time, and seen to be what was made.
 
-An artifact lives in <cache>/<stage>/<key>/, where the key hashes everything it depends on: the artifacts it
-was made from, the recipe's part that the stage reads, the stage's own code and the tools' versions. It gets
-its place by one rename, after its gate has passed; a failed or killed stage leaves nothing.
+An artifact gets its place by one rename, after its gate has passed; a failed or killed stage leaves nothing.
+Its stamp holds every file's size, time and sha256: the times let an unchanged build find it without reading
+it, the hashes show damage before another stage reads it.
 """
 
 from __future__ import annotations
@@ -10,85 +10,93 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import edgeforge_runtime
 import psutil
+from filelock import FileLock, Timeout
 
-from edgeforge.build import STAMP, Build
-from edgeforge.errors import EdgeForgeError, RecipeError
-from edgeforge.recipe import Recipe
-from edgeforge.stages.plan import Stage
+from edgeforge.build import STAMP
+from edgeforge.errors import EdgeForgeError
 
-_PACKAGE, _RUNTIME = Path(__file__).parent, Path(edgeforge_runtime.__file__).parent
 _MARK = ".edgeforge-"
 """in the name of a folder that is being made, before the maker's process id; nobody else's folder has it"""
-_CORE = ("artifact.py", "evaluate.py", "metrics.py", "targets.py", "checkpoint.py", "build.py", "encodings.py")
+_FULL = "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), r"requested and \d+ written"])
+"""a full disk, in the words of the system and of numpy, which drops its error number"""
 
 
-def sizes(folder: Path) -> dict[str, int]:
-    """Every file's size: what the no-op path checks by stat."""
-    return {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+def stamp(folder: Path, facts: dict[str, Any]) -> None:
+    """Writes the stamp over everything that lies in folder now."""
+    files = {str(p.relative_to(folder)): _seen(p) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != STAMP}
+    (folder / STAMP).write_text(json.dumps(facts | {"files": files}, indent=1) + "\n", encoding="utf-8")
 
 
-def done(place: Path, key: str) -> bool:
-    """Is the artifact of this key there, with every file as long as it was?"""
-    try:
-        stamp = json.loads((place / STAMP).read_text(encoding="utf-8"))
-        return stamp["key"] == key and all((place / n).stat().st_size == s for n, s in stamp["files"].items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
-    parts = stage.keys(job.recipe)
-    facts = {
-        "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
-        "recipe": [p.model_dump(mode="json") if hasattr(p, "model_dump") else p for p in parts],
-        "code": _code(stage), "tools": versions(stage), "threads": job.threads,
-        "profile": repr(job.profile), "python": platform.python_version(),
-        "source": job.source.fingerprint() if not stage.needs else None,
-        "text": _text(job.recipe) if job.recipe.calibrate in parts else None,
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _text(recipe: Recipe) -> str | None:
-    path = recipe.calibrate.text
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
-    except OSError as error:
-        raise RecipeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
-
-
-def _code(stage: Stage) -> str:
-    digest = hashlib.sha256()
-    for path in (_RUNTIME, *(_PACKAGE / room for room in (*_CORE, *stage.rooms))):
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
-
-
-def versions(stage: Stage) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for name in ("edgeforge-runtime", *stage.tools):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
+def read_stamp(folder: Path) -> dict[str, Any]:
+    """The stamp of a finished folder."""
+    found: dict[str, Any] = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     return found
 
 
+def done(place: Path, key: str) -> bool:
+    """Is the artifact of this key there? Judged by sizes and times; a file of another time is read."""
+    try:
+        found = read_stamp(place)
+        return bool(found["key"] == key) and all(
+            _same(place / name, seen) for name, seen in found["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def damage(place: Path) -> str | None:
+    """The first file of a finished folder whose contents are not what was made; None when all are."""
+    for name, seen in read_stamp(place)["files"].items():
+        if not (place / name).is_file() or digest(place / name) != seen["sha256"]:
+            return str(name)
+    return None
+
+
+def strangers(place: Path) -> list[str]:
+    """Files in a finished folder that no build put there."""
+    ours = {STAMP, *read_stamp(place)["files"]}
+    return sorted(n for p in place.rglob("*") if not p.is_dir() and (n := str(p.relative_to(place))) not in ours)
+
+
 def guard(out: Path) -> None:
-    """Refuses to replace a folder that no build made."""
-    if out.exists() and not (out / STAMP).is_file() and any(out.iterdir() if out.is_dir() else [out]):
+    """Refuses to replace what no build made."""
+    try:
+        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            return
+        own = strangers(out) if (out / STAMP).is_file() else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EdgeForgeError(f"{out} cannot be read: {error}", "choose another `out`, or move it away") from error
+    if own is None:
         raise EdgeForgeError(f"{out} exists and is not an EdgeForge bundle", "choose another `out`, or move it away")
+    if own:
+        more = f" and {len(own) - 3} more" if len(own) > 3 else ""
+        raise EdgeForgeError(f"{out} holds files that no build made: {', '.join(own[:3])}{more}",
+                             "a build replaces the whole folder: move them out of it first")
+
+
+@contextlib.contextmanager
+def one_at_a_time(place: Path, locks: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock over place; calls wait when another process has it, and then waits."""
+    with _disk(place):
+        locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:20]}.lock")
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            wait()
+            lock.acquire()
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -97,27 +105,68 @@ def whole(place: Path) -> Iterator[Path]:
     work = place.parent / f".{place.name}{_MARK}{os.getpid()}"
     old = work.with_name(work.name + "-old")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(place.parent)
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        yield work
-        if place.exists():
-            place.replace(old)
-        work.replace(place)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
-        raise EdgeForgeError(f"{error.filename or place}: {error.strerror or error}",
-                             f"{hint} Finished stages stay cached, nothing half-made is left") from error
+        with _disk(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(place.parent)
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            yield work
+            if place.exists():
+                place.replace(old)
+            work.replace(place)
     finally:
+        if old.exists() and not place.exists():
+            old.replace(place)
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk(place: Path) -> Iterator[None]:
+    """A disk's refusals in words, whichever library met them and however it says so."""
+    try:
+        yield
+    except EdgeForgeError:
+        raise
+    except Exception as error:
+        full = re.search(_FULL, str(error)) is not None
+        if not full and not isinstance(error, OSError):
+            raise
+        where = getattr(error, "filename", None) or place
+        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
+        raise EdgeForgeError(f"{where}: {getattr(error, 'strerror', None) or error}",
+                             f"{hint} Finished stages stay cached, nothing half-made is left") from error
 
 
 def _sweep(folder: Path) -> None:
     """Removes what builds that were killed left half-made."""
     for path in folder.glob(f".*{_MARK}*"):
         owner = path.name.removesuffix("-old").rpartition(_MARK)[2]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+        if owner.isdigit() and not _owns(int(owner), path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _owns(owner: int, path: Path) -> bool:
+    """Does the process live that made path? Its number may have gone to a younger one."""
+    try:
+        return psutil.Process(owner).create_time() <= path.stat().st_ctime + 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
+
+
+def _seen(path: Path) -> dict[str, Any]:
+    found = path.stat()
+    return {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": digest(path)}
+
+
+def _same(path: Path, seen: dict[str, Any]) -> bool:
+    found = path.stat()
+    if found.st_size != seen["bytes"]:
+        return False
+    return bool(found.st_mtime_ns == seen["mtime_ns"]) or digest(path) == str(seen["sha256"])
+
+
+def digest(path: Path) -> str:
+    """sha256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -42,7 +42,7 @@ class OnnxSource:
         return digest.hexdigest()
 
 
-def open_source(model: OnnxModel) -> OnnxSource:
+def open_onnx(model: OnnxModel) -> OnnxSource:
     """Reads the graph's structure and the samples; weights stay on disk.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -13,75 +13,128 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, checkpoint, gates, onnx_source, targets
+from edgeforge import __version__, cache, gates, keys, lock, source, targets
 from edgeforge.build import STAMP, Build
+from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
-from edgeforge.recipe import OnnxModel, Recipe
+from edgeforge.recipe import Recipe
 from edgeforge.stages.plan import Stage, plan
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a stage: it was found, began, reports a step, is done, or fell short of its gate."""
+    """What happened to a stage: it was found, found damaged (text: the file), began, reports a step, is done, or
+    fell short of its gate.
+    """
 
     stage: str
-    kind: Literal["cached", "started", "step", "done", "failed"]
+    kind: Literal["cached", "damaged", "started", "step", "done", "failed"]
     text: str = ""
     seconds: float = 0.0
     peak_mib: int = 0
     checks: tuple[Check, ...] = ()
 
 
-def build(recipe: Recipe, tell: Callable[[Event], None], threads: int | None = None) -> Path:
+def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = None) -> Path:
     """Builds the bundle; returns its folder.
+
+    Args:
+        locked: a lock file: builds what it says, byte for byte, or says why not.
 
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = (onnx_source.open_source(recipe.model) if isinstance(recipe.model, OnnxModel)
-             else checkpoint.open_checkpoint(recipe.model))
-    chip = targets.chip(recipe.target.chip)
-    workers = threads or min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    found = source.open_source(recipe.model)
     _check_context(recipe, found)
     cache.guard(recipe.out)
-    artifacts: dict[str, Path] = {}
-    keys: dict[str, str] = {}
-    for stage in plan(recipe):
-        def say(text: str, name: str = stage.name) -> None:
-            tell(Event(name, "step", text))
-
-        job = Build(recipe, found, chip, workers, say)
-        keys[stage.name] = cache.key(stage, job, keys)
-        place = recipe.out if stage.name == "bundle" else job.cache / stage.name / keys[stage.name][:20]
-        if cache.done(place, keys[stage.name]):
-            stamp = json.loads((place / STAMP).read_text(encoding="utf-8"))
-            tell(Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"],
-                       checks=tuple(gates.load(place))))
-        else:
-            _run(stage, job, artifacts, place, keys[stage.name], tell)
-        artifacts[stage.name] = place
+    wanted = lock.load(locked) if locked is not None else None
+    threads = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    job = Build(recipe, found, targets.chip(recipe.target.chip), lock.threads(wanted) if wanted else threads, _silent)
+    if wanted is not None:
+        lock.require_inputs(wanted, job)
+    _Run(job, tell).all()
+    if wanted is not None:
+        lock.require_files(wanted, recipe.out)
     return recipe.out
 
 
-def _run(stage: Stage, job: Build, artifacts: dict[str, Path], place: Path, key: str,
-         tell: Callable[[Event], None]) -> None:
-    tell(Event(stage.name, "started"))
-    begun = time.perf_counter()
-    with cache.whole(place) as out:
-        with TreePeak() as peak:
-            checks = _checks(stage, job, {name: artifacts[name] for name in stage.needs}, out)
-        seconds = time.perf_counter() - begun
-        if not all(c.passed for c in checks):
-            tell(Event(stage.name, "failed", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
-        hint = f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe"
-        gates.require(stage.name, checks, hint)
-        gates.save(out, checks)
-        stamp = {"stage": stage.name, "key": key, "seconds": round(seconds, 2), "peak_rss_mib": peak.mib,
-                 "edgeforge": __version__, "tools": cache.versions(stage), "files": cache.sizes(out)}
-        (out / STAMP).write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
-    tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
+def _silent(text: str) -> None:
+    pass
+
+
+class _Run:
+    """One pass over the stages."""
+
+    def __init__(self, job: Build, tell: Callable[[Event], None]) -> None:
+        self._job, self._tell, self._stages = job, tell, plan(job.recipe)
+        self._places: dict[str, Path] = {}
+        self._keys: dict[str, str] = {}
+        self._sound: set[str] = set()
+        """stages whose files were hashed by this process, when it made or read them"""
+
+    def all(self) -> None:
+        for stage in self._stages:
+            self._keys[stage.name] = key = keys.key(stage, self._job, self._keys)
+            last = stage is self._stages[-1]
+            self._places[stage.name] = self._job.recipe.out if last else self._job.cache / stage.name / key[:20]
+            if self._done(stage):
+                self._found(stage)
+            else:
+                self._make(stage)
+
+    def _done(self, stage: Stage) -> bool:
+        return cache.done(self._places[stage.name], self._keys[stage.name])
+
+    def _found(self, stage: Stage) -> None:
+        place = self._places[stage.name]
+        stamp = cache.read_stamp(place)
+        self._tell(Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"],
+                         checks=tuple(gates.load(place))))
+
+    def _check(self, stage: Stage) -> None:
+        """A source is read only after its hashes were; what is damaged is made again."""
+        if stage.name in self._sound:
+            return
+        place = self._places[stage.name]
+        if (name := cache.damage(place)) is None:
+            self._sound.add(stage.name)
+            return
+        self._tell(Event(stage.name, "damaged", str(place / name)))
+        (place / STAMP).unlink()
+        self._make(stage)
+
+    def _make(self, stage: Stage) -> None:
+        for need in (s for s in self._stages if s.name in stage.needs):
+            self._check(need)
+
+        def say(text: str) -> None:
+            self._tell(Event(stage.name, "step", text))
+
+        place = self._places[stage.name]
+        with cache.one_at_a_time(place, self._job.cache / "locks", lambda: say("waiting for another build")):
+            if self._done(stage):  # the other build made it
+                self._found(stage)
+                return
+            self._tell(Event(stage.name, "started"))
+            self._fill(stage, dataclasses.replace(self._job, say=say), place)
+        self._sound.add(stage.name)
+
+    def _fill(self, stage: Stage, job: Build, place: Path) -> None:
+        begun = time.perf_counter()
+        with cache.whole(place) as out:
+            with TreePeak() as peak:
+                checks = _checks(stage, job, {name: self._places[name] for name in stage.needs}, out)
+            seconds = time.perf_counter() - begun
+            if not all(c.passed for c in checks):
+                self._tell(Event(stage.name, "failed", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
+            hint = f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe"
+            gates.require(stage.name, checks, hint)
+            gates.save(out, checks)
+            cache.stamp(out, {"stage": stage.name, "key": self._keys[stage.name], "seconds": round(seconds, 2),
+                              "peak_rss_mib": peak.mib, "edgeforge": __version__, "tools": keys.versions(stage)})
+        self._tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
 
 
 def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -91,10 +144,8 @@ def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> li
         raise EdgeForgeError(f"{stage.name}: {error}", "the runtime could not run this stage's model") from error
 
 
-def _check_context(recipe: Recipe, found: checkpoint.Checkpoint | onnx_source.OnnxSource) -> None:
-    if isinstance(found, onnx_source.OnnxSource):
-        return
-    limit = found.config.get("max_position_embeddings")
+def _check_context(recipe: Recipe, found: source.Source) -> None:
+    limit = found.config.get("max_position_embeddings") if isinstance(found, Checkpoint) else None
     if isinstance(limit, int) and recipe.target.context > limit:
         raise RecipeError(f"target.context: {recipe.target.context} tokens, and the model was made for {limit}",
                           f"set target.context to {limit} or less")

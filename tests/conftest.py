@@ -31,8 +31,9 @@ def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(checkpoint_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The tiny Llama through every stage, Qualcomm's compiler included (about 20 s)."""
-    root = tmp_path_factory.mktemp("build")
+    """The tiny Llama through every stage, Qualcomm's compiler included; in a folder with a space and an umlaut."""
+    root = tmp_path_factory.mktemp("build") / "für alle"
+    root.mkdir()
     path = root / "tiny.yaml"
     path.write_text(RECIPE.format(model=checkpoint_folder, out=root / "out" / "tiny"), encoding="utf-8")
     events: list[Event] = []

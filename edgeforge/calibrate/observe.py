@@ -84,9 +84,10 @@ class TappedExecutor:
     def __init__(self, model: ir.Model, taps: Collection[str], see: See, folder: Path, threads: int) -> None:
         """Writes the graph, with taps among its outputs, into folder (an existing, empty one)."""
         self._see = see
-        self._taps = set(taps)
+        self._taps = tuple(dict.fromkeys(taps))  # in order: sums of floats depend on it
         leaving = {str(v.name) for v in model.graph.outputs}
-        model.graph.outputs.extend(v for v in roles.values(model.graph) if v.name in self._taps - leaving)
+        wanted = set(self._taps) - leaving
+        model.graph.outputs.extend(v for v in roles.values(model.graph) if v.name in wanted)
         path = store.save(model, folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads

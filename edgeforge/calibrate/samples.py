@@ -7,6 +7,7 @@ is kept from calibration: the gates measure on it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zipfile
 import zlib
@@ -88,6 +89,15 @@ def load(path: Path, inputs: list[Input]) -> Samples:
                           "every array's first axis counts the samples")
     count = next(iter(counts.values()))
     return Samples(arrays, count)
+
+
+def digest(samples: list[Arrays]) -> str:
+    """sha256 (hex) of samples: names, types, shapes and contents."""
+    found = hashlib.sha256()
+    for sample in samples:
+        for name, array in sorted(sample.items()):
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def _arrays(path: Path) -> Arrays:

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import build, run
-from edgeforge.cli.console import ERR
+from edgeforge.cli import build, lock, run
+from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -20,6 +20,7 @@ _SIGINT = 130
 
 app.command("build")(build.build)
 app.command("run")(run.run)
+app.add_typer(lock.app, name="lock")
 
 
 def main() -> None:
@@ -32,10 +33,7 @@ def _guarded(call: Callable[[], Any]) -> int:
         code = call()
         return _interrupted() if code == _SIGINT else code if isinstance(code, int) else 0
     except EdgeForgeError as error:
-        ERR.print(f"[red]error:[/red] {escape(error.message)}", soft_wrap=True, highlight=False)
-        if error.hint:
-            ERR.print(f"[dim]hint: {escape(error.hint)}[/dim]", soft_wrap=True, highlight=False)
-        return error.exit_code
+        return _tell(error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
@@ -45,6 +43,16 @@ def _guarded(call: Callable[[], Any]) -> int:
             show()
             return int(getattr(error, "exit_code", EXIT_ERROR))
         raise
+
+
+def _tell(message: str, hint: str, code: int) -> int:
+    """An error for a person, and for a program that asked for JSON."""
+    ERR.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True, highlight=False)
+    if hint:
+        ERR.print(f"[dim]hint: {escape(hint)}[/dim]", soft_wrap=True, highlight=False)
+    if "--json" in sys.argv:
+        line({"event": "error", "exit": code, "message": message, "hint": hint})
+    return code
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -57,5 +65,4 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _interrupted() -> int:
-    ERR.print("interrupted; finished stages stay cached")
-    return _SIGINT
+    return _tell("interrupted", "finished stages stay cached", _SIGINT)

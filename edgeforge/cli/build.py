@@ -17,12 +17,13 @@ from edgeforge.gates import Check
 
 def build(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
+    lock: Annotated[Path | None, typer.Option(help="A bundle's lock: build the same bytes, or say why not.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")] = False,
 ) -> None:
     """Builds a bundle: every stage measured, finished stages reused. Exit 3: a gate failed."""
     screen = Screen()
     try:
-        out = pipeline.build(recipe.load(path), tell_json if as_json else screen.tell)
+        out = pipeline.build(recipe.load(path), tell_json if as_json else screen.tell, lock)
     finally:
         screen.close()
     if as_json:
@@ -47,6 +48,9 @@ class Screen:
             self._status.start()
             return
         self._status.stop()
+        if event.kind == "damaged":
+            ERR.print(f"[yellow]damaged, made again:[/yellow] {escape(event.text)}", soft_wrap=True, highlight=False)
+            return
         cost = f"{event.seconds:.1f} s, {event.peak_mib} MiB"
         state = "cached" if event.kind == "cached" else cost
         OUT.print(f"[bold]{event.stage:10}[/bold] [dim]{state}[/dim]")
@@ -65,7 +69,7 @@ def _render(check: Check) -> str:
 
 def tell_json(event: pipeline.Event) -> None:
     if event.kind != "step":
-        line({"event": event.kind, "stage": event.stage, "seconds": round(event.seconds, 2),
+        line({"event": event.kind, "stage": event.stage, "text": event.text, "seconds": round(event.seconds, 2),
                "peak_mib": event.peak_mib, "checks": [_plain(c) | {"passed": c.passed} for c in event.checks]})
 
 

@@ -134,8 +134,17 @@ def extract(model: ir.Model, cuts: Sequence[str], outputs: Sequence[str]) -> lis
         read = _read([values[n] for n in leaving], set(entering))
         entering += [str(v.name) for v in graph.inputs if v in read]
         sub = ir.convenience.extract(graph, [values[n] for n in entering], [values[n] for n in leaving])
+        _reorder(sub, graph)
         parts.append(ir.Model(sub, ir_version=model.ir_version, metadata_props=dict(model.metadata_props)))
     return parts
+
+
+def _reorder(sub: ir.Graph, graph: ir.Graph) -> None:
+    """onnx_ir hands the initializers of an extract over in a set's order, another one in every process."""
+    kept = dict(sub.initializers)
+    sub.initializers.clear()
+    for name in (n for n in graph.initializers if n in kept):
+        sub.initializers[name] = kept[name]
 
 
 def _origin(value: ir.Value | None) -> ir.Value | None:

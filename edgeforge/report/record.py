@@ -12,6 +12,8 @@ from edgeforge import __version__, gates
 from edgeforge.build import STAMP, Build
 from edgeforge.gates import Check
 
+REPORT = "report.json"
+
 
 @dataclass(frozen=True)
 class StageReport:

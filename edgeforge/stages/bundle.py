@@ -8,21 +8,21 @@ from pathlib import Path
 
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact, gates
+from edgeforge import artifact, lock
 from edgeforge.backends import backend
 from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.report import html
-from edgeforge.report.record import Report, collect
+from edgeforge.report.record import REPORT, Report, collect
 from edgeforge.stages import export
 from edgeforge.stages import split as split_stage
 
-REPORT = "report.json"
+PAGE = "report.html"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes the bundle: manifest, CPU model, device files, encodings, vectors, report."""
+    """Writes the bundle: manifest, CPU model, device files, encodings, vectors, report, lock."""
     source = sources["quantize"]
     artifact.carry(source, out)
     artifact.copy_model(source, out)
@@ -34,15 +34,14 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
     report = collect(build, sources, vendor.not_seen)
     report.save(out / REPORT)
-    (out / "report.html").write_text(html.render(report), encoding="utf-8")
+    (out / PAGE).write_text(html.render(report), encoding="utf-8")
+    lock.save(build, sources, out, (REPORT, PAGE))
     return sizes(out, report)
 
 
 def stamps(sources: dict[str, Path]) -> dict[str, str]:
-    """The cache key of every stage that the bundle was made from, and how slow the emulator was."""
-    keys = {f"stage.{name}": path.name for name, path in sources.items()}
-    slow = {c.name: f"{c.value:.0f} s" for c in gates.load(sources["compile"]) if ": emulator, " in c.name}
-    return keys | {name.replace("compile: ", ""): value for name, value in slow.items()}
+    """The cache key of every stage that the bundle was made from."""
+    return {f"stage.{name}": path.name for name, path in sources.items()}
 
 
 def sizes(out: Path, report: Report) -> list[Check]:

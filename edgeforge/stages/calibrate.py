@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeforge.build import Build
+from edgeforge.build import DATA, Build
+from edgeforge.calibrate import text
 from edgeforge.calibrate.observe import ObservingExecutor, Ranges, TappedExecutor
 from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
@@ -28,21 +29,23 @@ Floats = npt.NDArray[np.float32]
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json {value: [smallest, largest]} and grams/ (empty unless rounding is gptq)."""
+    """Writes ranges.json {value: [smallest, largest]}, grams/ (empty unless rounding is gptq), data.json."""
     source = sources["transform"]
     wanted = _gram_values(store.load(source).graph) if build.recipe.quantize.rounding == "gptq" else {}
     index: dict[str, str] = {}
-    ranges, tokens = Ranges(), 0
+    ranges, windows = Ranges(), reading.windows(build)
+    data = reading.describe(windows)
     for number, names in enumerate(passes(wanted)):
         build.say(f"reading {number + 1}")
         grams = {name: Gram() for name in names}
-        tokens = _read(build, source, out, grams, None if number else ranges)
+        _read(build, source, windows, out, grams, None if number else ranges)
         save_grams(out, grams, index)
     save_ranges(out, ranges)
+    (out / DATA).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return [Check("calibrate: values watched", len(ranges.seen), "values"),
             Check("calibrate: Gram matrices", len(index), "values",
                   1 if build.recipe.quantize.rounding == "gptq" else None),
-            Check("calibrate: tokens read", tokens, "tokens", 1)]
+            Check("calibrate: tokens read", data["tokens"], "tokens", 1)]
 
 
 def save_ranges(folder: Path, ranges: Ranges) -> None:
@@ -70,7 +73,8 @@ def load_grams(folder: Path) -> dict[str, Floats]:
     return {name: np.load(folder / file, mmap_mode="r") for name, file in index.items()}
 
 
-def _read(build: Build, source: Path, out: Path, grams: dict[str, Gram], ranges: Ranges | None) -> int:
+def _read(build: Build, source: Path, windows: Sequence[text.Window], out: Path, grams: dict[str, Gram],
+          ranges: Ranges | None) -> None:
     """One reading of the text; fills grams, and ranges if there are any to fill."""
     def see(name: str, array: Floats) -> None:
         # A 1x1 convolution reads [1, channels, 1, tokens].
@@ -82,7 +86,7 @@ def _read(build: Build, source: Path, out: Path, grams: dict[str, Gram], ranges:
             executor = TappedExecutor(model, grams, see, Path(scratch), build.threads)
         else:
             executor = ObservingExecutor(model, ranges, grams, see, Path(scratch), build.threads)
-        return reading.read(build, source, executor)
+        reading.read(build, source, windows, executor)
 
 
 def _gram_values(graph: ir.Graph) -> dict[str, int]:

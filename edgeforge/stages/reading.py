@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from edgeforge_runtime.executors.base import Executor
@@ -23,15 +26,21 @@ def windows(build: Build) -> list[text.Window]:
     return text.calibration_windows(tokenizer, length, options.windows, options.text)
 
 
-def read(build: Build, source: Path, executor: Executor) -> int:
-    """Runs every window through executor, which holds source's model; returns the number of tokens."""
+def read(build: Build, source: Path, windows: Sequence[text.Window], executor: Executor) -> None:
+    """Runs every window through executor, which holds source's model."""
     manifest = Manifest.load(source)
     with np.load(source / ROPE) as tables:
         session = Session(manifest, manifest.targets["cpu"], executor, tables["cos"], tables["sin"])
-    found = windows(build)
     with session:
-        for i, window in enumerate(found):
-            build.say(f"window {i + 1} of {len(found)}")
+        for i, window in enumerate(windows):
+            build.say(f"window {i + 1} of {len(windows)}")
             for _ in session.score([int(t) for t in window]):
                 pass
-    return sum(map(len, found))
+
+
+def describe(windows: Sequence[text.Window]) -> dict[str, Any]:
+    """How much text, and the sha256 of its token ids (int64, little-endian, each window behind its length)."""
+    digest = hashlib.sha256()
+    for window in windows:
+        digest.update(np.array([len(window), *window], "<i8").tobytes())
+    return {"windows": len(windows), "tokens": sum(map(len, windows)), "sha256": digest.hexdigest()}

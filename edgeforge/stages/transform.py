@@ -77,7 +77,7 @@ class _Seen:
         with tempfile.TemporaryDirectory(dir=out) as scratch:
             taps = [*self._kept, *self._stream]
             executor = TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads)
-            reading.read(build, source, executor)
+            reading.read(build, source, reading.windows(build), executor)
 
     def _see(self, name: str, array: npt.NDArray[np.float32]) -> None:
         if name in self._kept:

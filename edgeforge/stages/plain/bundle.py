@@ -8,18 +8,18 @@ from pathlib import Path
 
 from edgeforge_runtime.plain import PlainManifest
 
-from edgeforge import artifact
+from edgeforge import artifact, lock
 from edgeforge.backends import backend
 from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.report import html
-from edgeforge.report.record import collect
-from edgeforge.stages.bundle import REPORT, sizes, stamps
+from edgeforge.report.record import REPORT, collect
+from edgeforge.stages.bundle import PAGE, sizes, stamps
 from edgeforge.stages.export import VECTORS
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes the bundle: manifest, CPU model, device files, vectors, report."""
+    """Writes the bundle: manifest, CPU model, device files, vectors, report, lock."""
     source = sources["quantize"]
     artifact.copy_model(source, out)
     manifest = PlainManifest.load(source)
@@ -29,5 +29,6 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     shutil.copytree(sources["export"] / VECTORS, out / VECTORS)
     report = collect(build, sources, vendor.graph_not_seen)
     report.save(out / REPORT)
-    (out / "report.html").write_text(html.render(report), encoding="utf-8")
+    (out / PAGE).write_text(html.render(report), encoding="utf-8")
+    lock.save(build, sources, out, (REPORT, PAGE))
     return sizes(out, report)

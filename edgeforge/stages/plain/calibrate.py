@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from edgeforge_runtime.plain import PlainManifest, PlainSession
 
-from edgeforge.build import Build
+from edgeforge.build import DATA, Build
+from edgeforge.calibrate import samples
 from edgeforge.calibrate.observe import ObservingExecutor, Ranges
 from edgeforge.calibrate.statistics import Gram
 from edgeforge.gates import Check
@@ -19,7 +21,7 @@ from edgeforge.stages import calibrate
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json {value: [smallest, largest]} and grams/ (empty unless rounding is gptq)."""
+    """Writes ranges.json {value: [smallest, largest]}, grams/ (empty unless rounding is gptq), data.json."""
     source = sources["optimize"]
     model = store.load(source)
     wanted = set(roles.products(model.graph).values()) if build.recipe.quantize.rounding == "gptq" else set()
@@ -38,6 +40,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
                 session.run(feeds)
     calibrate.save_grams(out, grams, {})
     calibrate.save_ranges(out, ranges)
+    data = {"samples": len(found), "sha256": samples.digest(found)}
+    (out / DATA).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return [Check("calibrate: values watched", len(ranges.seen), "values"),
             Check("calibrate: Gram matrices", len(grams), "values"),
             Check("calibrate: samples", len(found), "samples", 1)]

@@ -1,0 +1,72 @@
+"""What an artifact depends on, as one hash: its sources, the recipe's part, the code, the tools, the threads."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+from edgeforge import closure
+from edgeforge.build import Build
+from edgeforge.errors import RecipeError
+from edgeforge.recipe import Recipe
+from edgeforge.stages.plan import Stage
+
+_KNOWN_OTHERWISE = frozenset({"edgeforge.recipe", "edgeforge.errors"})
+"""modules that cannot change an artifact but through what is hashed already: the recipe's values"""
+
+
+def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
+    """sha256 (hex) of everything that the stage's artifact is made from.
+
+    Args:
+        keys: the keys of the stages before it.
+
+    Raises:
+        RecipeError: a file that the recipe names cannot be read.
+    """
+    parts = stage.keys(job.recipe)
+    facts = {
+        "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
+        "recipe": [p.model_dump(mode="json", exclude={"text"}) if hasattr(p, "model_dump") else p for p in parts],
+        "code": code(stage, job.chip.backend), "tools": versions(stage), "threads": job.threads,
+        "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
+        "python": platform.python_version(),
+        "source": job.source.fingerprint() if not stage.needs else None,
+        "text": text(job.recipe) if job.recipe.calibrate in parts else None,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def code(stage: Stage, backend: str) -> str:
+    """sha256 over the stage's sources, the vendor's too where the stage calls it."""
+    roots = [stage.module, *([f"edgeforge.backends.{backend}.backend"] if stage.vendor else [])]
+    return closure.digest(roots, _KNOWN_OTHERWISE)
+
+
+def text(recipe: Recipe) -> str | None:
+    """sha256 of the recipe's own calibration text; None for the built-in mix, which Python's version stands for."""
+    path: Path | None = recipe.calibrate.text
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
+    except OSError as error:
+        raise RecipeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
+
+
+def versions(stage: Stage) -> dict[str, str | None]:
+    """Installed versions of the distributions that the stage runs; None for one that is not there."""
+    return installed(("edgeforge-runtime", *stage.tools))
+
+
+def installed(distributions: Iterable[str]) -> dict[str, str | None]:
+    """Their versions, None for what is not there."""
+    found: dict[str, str | None] = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
