@@ -110,7 +110,9 @@ def check(bundle: Path) -> Verdict:
     """Is every file as locked, and what differs between the locked build and one made here?"""
     lock = load(bundle)
     damaged = [*_damaged(lock["files"], bundle)]
-    locked, here = lock["inputs"], {"edgeforge": __version__, "python": platform.python_version(), "tools": keys.installed(locked.get("tools") or {})}
+    locked = lock["inputs"]
+    tools = keys.installed(locked.get("tools") or {})
+    here = {"edgeforge": __version__, "python": platform.python_version(), "tools": tools}
     drift = list(_differences({k: locked.get(k) for k in here}, here))
     found = source.there(lock["source"])
     if found is not None and found.fingerprint() != locked["model"]:

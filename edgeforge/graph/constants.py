@@ -39,7 +39,7 @@ class FoldConstants(ir.passes.InPlacePass):
             fold_constants(model, onnx_shape_inference=True, input_size_limit=_GROWTH, output_size_limit=_GROWTH,
                            should_fold=_all_constant)
             fold.lift_constants(model)
-            changed = any([_evaluate(model, node) for node in list(model.graph)])
+            changed = sum(_evaluate(model, node) for node in list(model.graph)) > 0
         common.ShapeInferencePass()(model)
         common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, True)

@@ -72,15 +72,15 @@ def _load(path: Path) -> onnx.ModelProto:
         if size > _LIMIT:
             raise CheckpointError(f"{path} has {size} bytes, and an ONNX file ends at {_LIMIT}",
                                   "save it with external data: onnx.save(model, path, save_as_external_data=True)")
-        proto = onnx.ModelProto.FromString(path.read_bytes())
+        proto: onnx.ModelProto = onnx.load_model_from_string(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}", "give the path of the .onnx file") from error
     except DecodeError as error:
         raise CheckpointError(f"{path} is not an ONNX file, or is truncated: {error}",
                               "copy or export the model again") from error
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise CheckpointError(f"{path} is not an ONNX model: no {'opset' if proto.HasField('graph') else 'graph'} in it",
-                              "copy or export the model again")
+    lacks = "graph" if not proto.HasField("graph") else "opset" if not proto.opset_import else ""
+    if lacks:
+        raise CheckpointError(f"{path} is not an ONNX model: it has no {lacks}", "copy or export the model again")
     return proto
 
 

@@ -91,7 +91,7 @@ def _bytes(tensor: onnx.TensorProto, path: Path) -> int:
                               "size and cannot be external") from None
     if any(d < 0 for d in tensor.dims):
         raise CheckpointError(f"{path}: {tensor.name} has a negative dimension: {list(tensor.dims)}")
-    return (math.prod(tensor.dims) * bits + 7) // 8
+    return (int(math.prod(tensor.dims)) * int(bits) + 7) // 8
 
 
 def _check(piece: Piece, path: Path) -> None:

@@ -16,7 +16,8 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 
 LEAST, MOST, OURS = 17, 24, 23
-_REDUCTIONS = {f"Reduce{kind}" for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
+_REDUCTIONS = {f"Reduce{kind}" for kind in (
+    "Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")}
 
 
 def upgrade(model: ir.Model, path: Path) -> None:

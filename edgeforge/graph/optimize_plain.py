@@ -11,10 +11,12 @@ from edgeforge.graph.chunk import SliceChunks
 from edgeforge.graph.constants import FoldConstants
 from edgeforge.graph.empty import DropEmpty
 from edgeforge.graph.gelu import FuseGelu
+from edgeforge.graph.gemm import PlainGemm
 from edgeforge.graph.indices import NarrowInputs, PlainIndices
 from edgeforge.graph.mask import BoundMask
 from edgeforge.graph.norm import FuseRMSNorm
-from edgeforge.graph.operand import RequantizeOperands
+from edgeforge.graph.operand import RequantizeFixed, RequantizeOperands
+from edgeforge.graph.reciprocal import DivideOne
 from edgeforge.graph.scale import FoldScale
 from edgeforge.graph.static import StaticShapes
 from edgeforge.graph.unshare import UnshareConstants
@@ -32,8 +34,9 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     merge = common.CommonSubexpressionEliminationPass()
     passes: list[ir.passes.InPlacePass] = [
         dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), PlainIndices(), NarrowInputs(),
-        BoundMask(profile.masked), FoldBatchNorm(), FuseRMSNorm(), FuseGelu(), FoldScale(), CancelViews(), merge,
-        CancelViews(), UnshareConstants(), RequantizeOperands(), dead]
+        BoundMask(profile.masked), FoldBatchNorm(), PlainGemm(), FuseRMSNorm(), DivideOne(), FuseGelu(), FoldScale(),
+        CancelViews(), merge, CancelViews(), dead]
     ir.passes.Sequential(*passes)(model)
-    legal.check(model.graph, profile)
+    legal.check_plain(model.graph, profile)
+    ir.passes.Sequential(UnshareConstants(), RequantizeFixed(), RequantizeOperands())(model)
     return model

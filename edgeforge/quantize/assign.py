@@ -19,10 +19,6 @@ Range = tuple[float, float]
 
 _ROPE_ROWS = (COS, SIN)
 
-_FIXED = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
-"""ranges that follow from the op. HTP's 16-bit Sigmoid and Tanh write their codes on these grids whatever
-encoding their output has (tried: a Tanh with an output range of 0.35 is off by a third of all codes)"""
-
 HEADROOM = 1.2
 """observed ranges grow by this. Text never seen goes further than text seen: with ranges of 4k tokens and no
 headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 28, for 0.3 dB of the mean"""
@@ -79,24 +75,26 @@ def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> E
     if any(v.is_initializer() for v in group):
         gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
         bits = grids.embedding if gathered else grids.activations
-        return encodings.per_tensor(*_union(group, ranges), bits)
+        seen = _union(group, ranges)
+        return encodings.per_tensor(*(wider(seen) if any(v.name in ranges for v in group) else seen), bits)
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs):
-        return encodings.per_tensor(*_wider(_union(group, ranges)), grids.kv, symmetric=True)
+        return encodings.per_tensor(*wider(_union(group, ranges)), grids.kv, symmetric=True)
     if any(is_operand(v) for v in group):
-        wide = _wider(_union(group, ranges))
+        wide = wider(_union(group, ranges))
         return encodings.per_tensor(*wide, grids.operand, symmetric=True, signed=grids.operand == 16)
     makers = {node.op_type for v in group if (node := v.producer()) is not None}
     if inputs:
         seen = _union(group, ranges)
-    elif fixed := [_FIXED[op] for op in sorted(makers & set(_FIXED))]:
-        seen = fixed[0]
+    elif fixed := sorted(makers & set(roles.FIXED)):
+        seen = roles.FIXED[fixed[0]]
     else:
-        seen = _wider(_turned(group, ranges) or _union(group, ranges))
+        seen = wider(_turned(group, ranges) or _union(group, ranges))
     return encodings.per_tensor(*seen, grids.activations)
 
 
-def _wider(seen: Range) -> Range:
+def wider(seen: Range) -> Range:
+    """The range with its headroom."""
     return seen[0] * HEADROOM, seen[1] * HEADROOM
 
 

@@ -8,16 +8,29 @@ import onnx_ir as ir
 
 from edgeforge.graph.requantize import is_requantize
 
-MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat",
-         "Identity", "Flatten", "MaxPool"}
-"""ops that carry codes unchanged: inputs and outputs share one grid"""
+MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat", "Identity",
+         "Flatten", "Tile", "DepthToSpace", "SpaceToDepth", "Pad", "Resize", "MaxPool", "GlobalMaxPool"}
+"""ops that carry codes unchanged, or choose among them: inputs and outputs share one grid. HTP pools, pads and
+resizes on one grid only; two make it a float island, or (Pad) wrong"""
+
+FIXED = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+"""ranges that follow from the op. HTP's 16-bit Sigmoid and Tanh write their codes on these grids whatever
+encoding their output has (tried: a Tanh with an output range of 0.35 is off by a third of all codes)"""
+
+_NUMBERS = {"Resize": (1, 2), "Clip": (1, 2), "Pad": (2,)}
+"""inputs that configure an op: the compiler reads them as floats, and they have no grid"""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def is_real(value: ir.Value | None) -> bool:
     """Does value hold reals (and so need an encoding)?"""
-    return value is not None and value.dtype in _FLOATS
+    return value is not None and value.dtype in _FLOATS and not _is_number(value)
+
+
+def _is_number(value: ir.Value) -> bool:
+    uses = list(value.uses()) if value.is_initializer() else []
+    return bool(uses) and all(use.idx in _NUMBERS.get(use.node.op_type, ()) for use in uses)
 
 
 def moves(node: ir.Node) -> bool:
@@ -46,6 +59,8 @@ def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
         return None
     if node.op_type == "Conv":
         return 0
+    if node.op_type == "ConvTranspose":
+        return 1
     if node.op_type == "MatMul":
         return rank - 1
     if node.op_type == "Gemm":
@@ -78,6 +93,8 @@ def part(node: ir.Node, index: int) -> Part:
         return "bias", str(node.outputs[0].name)
     if index == 1 and node.op_type == "LayerNormalization":
         return "gain", 0
+    if index in _NUMBERS.get(node.op_type, ()):
+        return "number", 0
     axis = _axis_at(node, index, len(value.shape)) if value is not None and value.shape is not None else None
     return ("weight", axis) if axis is not None else ("value", 0)
 

@@ -32,7 +32,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
     shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
-    report = collect(build, sources, vendor.not_seen)
+    report = collect(build, sources, vendor.not_seen, build.context)
     report.save(out / REPORT)
     (out / PAGE).write_text(html.render(report), encoding="utf-8")
     lock.save(build, sources, out, (REPORT, PAGE))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from edgeforge_runtime.executors.base import Arrays
+import numpy.typing as npt
 from edgeforge_runtime.manifest import Part, Target
 from edgeforge_runtime.plain import PlainManifest, one_graph
 
@@ -77,6 +78,6 @@ def _numbers(build: Build, part: CompiledPart, table: Table, calls: list[Path]) 
     yield Check("compile: emulator, a sample", part.run_seconds, "s", note="on this machine's CPU, never a device time")
 
 
-def _real(table: Table, name: str, codes: Arrays) -> np.ndarray:
+def _real(table: Table, name: str, codes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     encoding = table.get(name)
-    return np.asarray(codes, np.float32) if encoding is None else encoding.dequantize(np.asarray(codes))
+    return codes.astype(np.float32) if encoding is None else encoding.dequantize(codes)

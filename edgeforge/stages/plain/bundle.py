@@ -27,7 +27,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     compiled = vendor.bundle_graph(manifest.part("cpu"), sources["compile"], out)
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / VECTORS, out / VECTORS)
-    report = collect(build, sources, vendor.graph_not_seen)
+    report = collect(build, sources, vendor.graph_not_seen, None)
     report.save(out / REPORT)
     (out / PAGE).write_text(html.render(report), encoding="utf-8")
     lock.save(build, sources, out, (REPORT, PAGE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,11 +56,12 @@ def graph_name(build: Build) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in build.onnx.name)
 
 
-def tensors(values: list[ir.Value] | ir.Graph, table: Table | None) -> tuple[Tensor, ...]:
+def tensors(values: Sequence[ir.Value], table: Table | None) -> tuple[Tensor, ...]:
     """The boundary as the manifest declares it."""
     found = []
     for value in values:
-        name, encoding = str(value.name), (table or {}).get(str(value.name))
+        name = str(value.name)
+        encoding = table.get(name) if table is not None else None
         shape = tuple(d for d in edit.known_dims(value) if isinstance(d, int))
         if encoding is not None:
             found.append(Tensor(name, encoding.dtype, shape, float(encoding.scale), int(encoding.zero_point)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
+
 from edgeforge.build import Build
 from edgeforge.encodings import FILE
 from edgeforge.gates import Check
@@ -20,7 +22,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
-    table = assign.assign(model.graph, ranges, bits)
+    table = assign.assign(model.graph, _unseen_inputs(model.graph, ranges), bits)
     table.save(out / FILE)
     if options.rounding == "gptq":
         build.say("rounding weights")
@@ -31,3 +33,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     store.save(printed, out)
     measure.save_manifest(build, printed.graph, out, table)
     return measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
+
+
+def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Inputs never seen may go further than those seen, like every other activation."""
+    names = [str(v.name) for v in graph.inputs if str(v.name) in ranges]
+    return ranges | {name: assign.wider(ranges[name]) for name in names}
