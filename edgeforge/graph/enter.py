@@ -37,6 +37,9 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     """
     proto = _load(path)
     external.pieces(proto, path)
+    for value in proto.graph.input:
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            raise UnsupportedError(f"{path} input {value.name!r} has no shape", "export it with fixed input shapes")
     _check(proto, path)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent.absolute())
@@ -91,8 +94,10 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
     skeleton.functions.extend(proto.functions)
     graph = skeleton.graph
     graph.name = proto.graph.name or "graph"
-    for field in ("node", "input", "output", "value_info"):
+    for field in ("node", "input", "output"):
         getattr(graph, field).extend(getattr(proto.graph, field))
+    for output in graph.output:
+        output.type.tensor_type.shape.SetInParent()  # may be unknown yet
     known = {v.name for v in graph.input}
     seen: set[str] = set()
     for tensor in proto.graph.initializer:
@@ -136,12 +141,11 @@ def _inputs(graph: ir.Graph, path: Path, bound: Mapping[str, tuple[int, ...]]) -
             kind = value.dtype.name if value.dtype is not None else value.type
             raise UnsupportedError(f"{name} is {kind}", f"inputs may be {', '.join(_TYPES.values())}; "
                                    "export the model in float32")
-        if value.shape is None:
-            raise UnsupportedError(f"{name} has no shape", "export the model with fixed input shapes")
-        for axis, dim in enumerate(value.shape):
+        shape = value.shape or ir.Shape(())
+        for axis, dim in enumerate(shape):
             if not isinstance(dim, int):
                 raise UnsupportedError(f"{name} dim {axis} {dim.value or '?'!r} is open: NPUs want every size fixed",
-                                       _binding(str(value.name), axis, len(value.shape), bound))
+                                       _binding(str(value.name), axis, len(shape), bound))
             if dim < 1:
                 raise UnsupportedError(f"{name} dim {axis} is {dim}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -89,8 +90,19 @@ def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> E
     elif fixed := sorted(makers & set(roles.FIXED)):
         seen = roles.FIXED[fixed[0]]
     else:
-        seen = wider(_turned(group, ranges) or _union(group, ranges))
+        seen = _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
     return encodings.per_tensor(*seen, grids.activations)
+
+
+def _clipped(group: list[ir.Value], seen: Range) -> Range:
+    """No further than a Clip lets values go. HTP may fuse it with the convolution before it, and then it is the
+    grid that clips (tried: with headroom on the output of a Relu6, values go past 6)."""
+    for value in group:
+        node = value.producer()
+        if node is not None and node.op_type == "Clip":
+            low, high = (edit.scalar(v) for v in (*node.inputs[1:3], None, None)[:2])
+            seen = max(seen[0], -math.inf if low is None else low), min(seen[1], math.inf if high is None else high)
+    return seen
 
 
 def wider(seen: Range) -> Range:
