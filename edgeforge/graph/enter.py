@@ -42,7 +42,6 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
             raise UnsupportedError(f"{path} input {value.name!r} has no shape", "export it with fixed input shapes")
     _check(proto, path)
     model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, path.parent.absolute())
     common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
     _plain_nodes(model.graph, path)
@@ -98,6 +97,8 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
         getattr(graph, field).extend(getattr(proto.graph, field))
     for output in graph.output:
         output.type.tensor_type.shape.SetInParent()  # may be unknown yet
+    for tensor in (a.t for n in graph.node for a in n.attribute if a.t.data_location == onnx.TensorProto.EXTERNAL):
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     known = {v.name for v in graph.input}
     seen: set[str] = set()
     for tensor in proto.graph.initializer:

@@ -31,7 +31,9 @@ class Piece:
 
 
 def pieces(proto: onnx.ModelProto, path: Path) -> list[Piece]:
-    """Every external tensor of the model file at path, proven to be there.
+    """Every external tensor of the model file at path, proven to be there; its reference becomes absolute.
+
+    So links that were followed here are not looked at, and refused, again by whoever reads the bytes.
 
     Raises:
         CheckpointError: a location leaves the model's folder, a file is missing, or too short.
@@ -39,6 +41,10 @@ def pieces(proto: onnx.ModelProto, path: Path) -> list[Piece]:
     found = [_piece(tensor, path) for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for piece in found:
         _check(piece, path)
+    for tensor in _tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = str((path.parent / entry.value).resolve())
     return found
 
 

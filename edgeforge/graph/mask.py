@@ -29,10 +29,9 @@ class BoundMask(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         changed = False
         for value in list(model.graph.initializers.values()):
-            array = edit.constant(value)
-            if array is None or array.dtype.kind != "f" or not array.size or not array.min() <= _HUGE:
-                continue
-            if _reaches_softmax(value):
+            # Asked first, so that weights stay on disk.
+            array = edit.constant(value) if _reaches_softmax(value) else None
+            if array is not None and array.dtype.kind == "f" and array.size and array.min() <= _HUGE:
                 bounded = np.where(array <= _HUGE, self._masked, array).astype(array.dtype)
                 edit.replace(value, edit.initializer(model.graph, f"{value.name}/bounded", bounded))
                 changed = True
