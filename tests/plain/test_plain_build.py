@@ -9,8 +9,8 @@ import numpy as np
 import plain_models as models
 import pytest
 from builds import cli
-from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.errors import ManifestError
+from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.plain import PlainManifest, PlainSession
 
 from edgeforge import pipeline, recipe

@@ -25,9 +25,10 @@ WEIGHTS = {"first.weight": np.arange(64, dtype=np.float32).reshape(8, 8) / 64,
 
 def save(folder: Path, name: str = "f.onnx", location: str = "weights.bin", one_file: bool = True) -> Path:
     """x @ first @ second, weights outside the file."""
-    nodes = [helper.make_node("MatMul", ["x", "first.weight"], ["a"]), helper.make_node("MatMul", ["a", "second.weight"], ["y"])]
+    nodes = [helper.make_node("MatMul", [a, w], [b]) for a, w, b in zip("xa", WEIGHTS, "ay", strict=True)]
     values = [helper.make_tensor_value_info(n, 1, [1, 8]) for n in "xy"]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(a, n) for n, a in WEIGHTS.items()])
+    tensors = [numpy_helper.from_array(a, n) for n, a in WEIGHTS.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, folder / name, save_as_external_data=True, all_tensors_to_one_file=one_file, location=location,
@@ -50,7 +51,8 @@ def rewrite(path: Path, tensor: str = "second.weight", **entries: str | None) ->
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
-    return {n: v.const_value.numpy() for n, v in enter.read(path).graph.initializers.items() if v.const_value is not None}
+    graph = enter.read(path).graph
+    return {n: v.const_value.numpy() for n, v in graph.initializers.items() if v.const_value is not None}
 
 
 def good(path: Path) -> None:
@@ -60,7 +62,7 @@ def good(path: Path) -> None:
     folder = path.parent / "artifact"
     folder.mkdir()
     store.save(optimize(enter.read(path), HTP), folder)
-    assert {n for n in WEIGHTS} <= set(store.load(folder).graph.initializers)
+    assert set(WEIGHTS) <= set(store.load(folder).graph.initializers)
 
 
 def refused(path: Path) -> CheckpointError:
