@@ -18,6 +18,7 @@ from edgeforge.graph.norm import FuseRMSNorm
 from edgeforge.graph.operand import RequantizeFixed, RequantizeOperands
 from edgeforge.graph.reciprocal import DivideOne
 from edgeforge.graph.scale import FoldScale
+from edgeforge.graph.spell_attention import SpellAttention
 from edgeforge.graph.static import StaticShapes
 from edgeforge.graph.unshare import UnshareConstants
 from edgeforge.graph.views import CancelViews
@@ -34,7 +35,7 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     merge = common.CommonSubexpressionEliminationPass()
     passes: list[ir.passes.InPlacePass] = [
         dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), PlainIndices(), NarrowInputs(),
-        BoundMask(profile.masked), FoldBatchNorm(), PlainGemm(), FuseRMSNorm(), DivideOne(), FuseGelu(), FoldScale(),
+        SpellAttention(profile.masked), BoundMask(profile.masked), FoldBatchNorm(), PlainGemm(), FuseRMSNorm(), DivideOne(), FuseGelu(), FoldScale(),
         CancelViews(), merge, CancelViews(), dead]
     ir.passes.Sequential(*passes)(model)
     legal.check_plain(model.graph, profile)

@@ -1,4 +1,4 @@
-"""Small networks of kinds that EdgeForge adapts nothing of: exported by torch as anybody would, with samples and a recipe."""
+"""Small networks that are no language models, exported by torch as anybody would, with samples and a recipe."""
 
 from __future__ import annotations
 
