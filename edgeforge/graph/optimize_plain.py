@@ -35,8 +35,8 @@ def optimize(model: ir.Model, profile: Profile) -> ir.Model:
     merge = common.CommonSubexpressionEliminationPass()
     passes: list[ir.passes.InPlacePass] = [
         dead, FoldConstants(), StaticShapes(), DropEmpty(), SliceChunks(), PlainIndices(), NarrowInputs(),
-        SpellAttention(profile.masked), BoundMask(profile.masked), FoldBatchNorm(), PlainGemm(), FuseRMSNorm(), DivideOne(), FuseGelu(), FoldScale(),
-        CancelViews(), merge, CancelViews(), dead]
+        SpellAttention(profile.masked), BoundMask(profile.masked), FoldBatchNorm(), PlainGemm(), FuseRMSNorm(),
+        DivideOne(), FuseGelu(), FoldScale(), CancelViews(), merge, CancelViews(), dead]
     ir.passes.Sequential(*passes)(model)
     legal.check_plain(model.graph, profile)
     ir.passes.Sequential(UnshareConstants(), RequantizeFixed(), RequantizeOperands())(model)

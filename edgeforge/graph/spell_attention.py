@@ -65,6 +65,6 @@ def _plain(node: ir.Node) -> bool:
     if any(s is None or len(s) != 4 for s in shapes) or shapes[0] is None or shapes[1] is None:
         return False
     causal, cap = node.attributes.get("is_causal"), node.attributes.get("softcap")
-    extra = [v for v in (*node.inputs[4:], *node.outputs[1:]) if v is not None and (v.producer() is not node or v.uses())]
+    extra = [v for v in node.inputs[4:] if v is not None] + [v for v in node.outputs[1:] if v.uses()]
     return (shapes[0][1] == shapes[1][1] and not extra and (causal is None or causal.as_int() == 0)
             and (cap is None or cap.as_float() == 0))

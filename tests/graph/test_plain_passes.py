@@ -43,7 +43,8 @@ NORM = {"g": np.abs(normal(4)) + 0.5, "b": normal(4), "m": normal(4), "v": np.ab
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_batch_norm_goes_into_its_convolution(bias: bool) -> None:
-    body = f"c = Conv<pads=[1,1,1,1]>(x, w{', k' if bias else ''})\n y = BatchNormalization<epsilon=0.01>(c, g, b, m, v)"
+    conv = f"c = Conv<pads=[1,1,1,1]>(x, w{', k' if bias else ''})"
+    body = f"{conv}\n y = BatchNormalization<epsilon=0.01>(c, g, b, m, v)"
     parameters = NORM | {"w": normal(4, 4, 3, 3)} | ({"k": normal(4)} if bias else {})
     model = graphs.parse(body, X, Y, **parameters)
     assert kept(model, FoldBatchNorm()) == ["Conv"]
