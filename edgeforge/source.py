@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgeforge import checkpoint, onnx_source
+from edgeforge import checkpoint
 from edgeforge.checkpoint import Checkpoint
-from edgeforge.onnx_source import OnnxSource
 from edgeforge.recipe import OnnxModel
 
-Source = Checkpoint | OnnxSource
+if TYPE_CHECKING:
+    from edgeforge.onnx_source import OnnxSource
+
+Source: TypeAlias = "Checkpoint | OnnxSource"
 
 
 def open_source(model: Path | OnnxModel) -> Source:
-    """Opens what the recipe's `model` names; raises what checkpoint.open_checkpoint and onnx_source.open_onnx do."""
-    return onnx_source.open_onnx(model) if isinstance(model, OnnxModel) else checkpoint.open_checkpoint(model)
+    """Opens what the recipe's `model` names; raises what open_checkpoint and open_onnx do."""
+    if isinstance(model, OnnxModel):
+        from edgeforge.onnx_source import (
+            open_onnx,  # onnx takes a second to load; a checkpoint's no-op build needs none
+        )
+
+        return open_onnx(model)
+    return checkpoint.open_checkpoint(model)
 
 
 def place(source: Source) -> Any:
