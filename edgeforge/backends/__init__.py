@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:  # every worker process passes through here on its way in
-    from edgeforge_runtime.manifest import Target
+    from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.faults import Fault
     from edgeforge.backends.health import Abilities, Proof, Tool
@@ -24,6 +24,8 @@ class Backend(Protocol):
 
     not_seen: tuple[str, ...]
     """what this machine cannot show about the compiled files; the report says it"""
+    graph_not_seen: tuple[str, ...]
+    """likewise, for a plain graph"""
     suffixes: tuple[str, ...]
     """of the compiled files that `describe` can read"""
     alike: tuple[str, ...]
@@ -70,6 +72,15 @@ class Backend(Protocol):
     def proof(self, chip: Chip) -> Proof:
         """Compiles something small for the chip, in seconds."""
         ...
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        """Compiles a plain graph (a quantize artifact and calls of it) into out, measured like `compile`."""
+        ...
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        """Puts the compiled graph into a bundle; source is the same graph on the CPU."""
+        ...
+
 
 
 def names() -> list[str]:

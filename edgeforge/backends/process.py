@@ -82,6 +82,11 @@ def free_bytes() -> int:
     return int(_FREE_SHARE * min(psutil.virtual_memory().available, _container_bytes()))
 
 
+def allowance(memory_mb: int | None, at_once: int = 1) -> int:
+    """What one of at_once children may take, in bytes: what the recipe says, or its share of what is free."""
+    return memory_mb << 20 if memory_mb is not None else free_bytes() // at_once
+
+
 def run_child(
     command: Sequence[str],
     *,

@@ -18,7 +18,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.health import Abilities, Proof, Tool
-from edgeforge.backends.qnn import describe, genie, health, limits, trial
+from edgeforge.backends.qnn import describe, genie, health, limits, plain, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -120,6 +120,14 @@ class QnnBackend:
     def trial(self, model: Path, feeds: Path | None, chip: Chip) -> trial.QnnTrial:
         return trial.of_file(model, feeds, chip)
 
+    graph_not_seen = plain.NOT_SEEN
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        return plain.compile_graph(build, quantized, vectors, out)
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        return plain.bundle_graph(source, compiled, bundle)
+
 
 BACKEND = QnnBackend()
 
@@ -137,7 +145,7 @@ def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[Comp
 
 def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[CompiledPart]:
     limits = build.recipe.compile
-    memory = limits.memory_mb << 20 if limits.memory_mb is not None else process.free_bytes() // at_once
+    memory = process.allowance(limits.memory_mb, at_once)
     with ThreadPoolExecutor(at_once) as pool:
         running = [pool.submit(compile_part, job, limits.timeout_s, memory) for job in work]
         try:
@@ -212,7 +220,7 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
     labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
     build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
     begun, limits = time.perf_counter(), build.recipe.compile
-    memory = limits.memory_mb << 20 if limits.memory_mb is not None else process.free_bytes()
+    memory = process.allowance(limits.memory_mb)
     values: list[Arrays] = [{} for _ in labels]
     expected: list[Arrays] = [{} for _ in labels]
     for part, spec in zip(twin, graph.parts, strict=True):
