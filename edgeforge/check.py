@@ -91,7 +91,7 @@ def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
             findings += _sizes(recipe, found, sizes)
-    facts = Facts(recipe, chip, config, decoder, sizes)
+    facts = Facts(recipe, chip, found.folder if found is not None else None, config, decoder, sizes)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
 
