@@ -80,10 +80,10 @@ def _error(report: Report, message: str, hint: str) -> EdgeForgeError:
 def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
     findings = list(_text(recipe))
-    facts = Facts(recipe, chip, {})
+    facts = Facts(recipe, chip, None, {})
     if isinstance(found, Checkpoint):
         config = found.config
-        facts = Facts(recipe, chip, config, found.config_file)
+        facts = Facts(recipe, chip, found.folder, config)
         findings += _context(recipe, config)
         try:
             decoder = _decoder(recipe, config)

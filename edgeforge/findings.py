@@ -37,14 +37,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before any work. config is config.json as it stands, empty when there is no checkpoint, and
-    config_file what it stands in; decoder and estimate are None when it does not give them.
+    """What is known before any work. folder is the checkpoint's, None when it cannot be opened; config is config.json
+    as it stands, empty likewise; decoder and estimate are None when the checkpoint does not give them.
     """
 
     recipe: Recipe
     chip: Chip
+    folder: Path | None
     config: Mapping[str, Any]
-    config_file: Path | None = None
     decoder: Decoder | None = None
     estimate: Estimate | None = None
 
