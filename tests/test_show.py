@@ -54,8 +54,8 @@ def _breaches(value: Any, rule: dict[str, Any], root: dict[str, Any], where: str
     """The few words of JSON schema that ours uses; an unknown word fails."""
     if "$ref" in rule:
         rule = root["$defs"][rule["$ref"].rpartition("/")[2]] | {k: v for k, v in rule.items() if k != "$ref"}
-    if "anyOf" in rule:
-        found = [_breaches(value, option, root, where) for option in rule["anyOf"]]
+    if options := rule.get("anyOf") or rule.get("oneOf"):
+        found = [_breaches(value, option, root, where) for option in options]
         return [] if [] in found else found[0]
     wrong = []
     if "type" in rule and (not isinstance(value, KINDS[rule["type"]]) or isinstance(value, bool)):

@@ -9,8 +9,6 @@ from typing import Any
 from edgeforge.backends.qnn.binary import ContextBinary, GraphInfo, TensorInfo, read_binaries
 from edgeforge.targets import CHIPS
 
-SUFFIXES, ALIKE = (".bin",), ("soc", "arch", "qairt")
-
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """CompilerError: a file is damaged or no context binary, or the wheel that reads them is not installed."""

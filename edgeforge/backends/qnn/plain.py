@@ -24,11 +24,6 @@ from edgeforge.gates import Check
 from edgeforge.metrics import sqnr_db
 
 _FOLDER = "device"
-NOT_SEEN = (
-    "No device was used: latency, memory and accuracy on a phone are not measured here.",
-    "The binary in the bundle is the one that ran on Qualcomm's x86 emulator, whose times say nothing about device "
-    "times.",
-)
 
 
 def compile_graph(build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:

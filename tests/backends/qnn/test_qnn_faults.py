@@ -19,7 +19,7 @@ from qnn_fixtures import Compiler
 
 from edgeforge.backends import faults, orphan
 from edgeforge.backends.ending import ChildFailed, Ending
-from edgeforge.backends.qnn import backend, binary, compiler, emulator, wheel
+from edgeforge.backends.qnn import binary, compiler, decoder, emulator, wheel
 from edgeforge.backends.qnn.compiler import PartJob, compile_part, recorded
 from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.errors import CompilerError
@@ -199,17 +199,17 @@ def test_too_little_memory_for_two_at_once_compiles_one_after_the_other(
         compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of what is free stops both; all of it is enough for one."""
     worker(monkeypatch, "held = bytearray(b'x' * (200 << 20)); time.sleep(0.6)\n" + REAL)
-    monkeypatch.setattr(backend.process, "free_bytes", lambda: 500 << 20)
+    monkeypatch.setattr(decoder.process, "free_bytes", lambda: 500 << 20)
     jobs = [compiler.job(n, small.conv(1)) for n in ("one", "two")]
     said: list[str] = []
     limits = type("L", (), {"timeout_s": 60.0, "memory_mb": None})
     build = type("B", (), {"say": staticmethod(said.append), "recipe": type("R", (), {"compile": limits})})
-    parts = backend._compile_pair(build, jobs, "part")  # type: ignore[arg-type]
+    parts = decoder._compile_pair(build, jobs, "part")  # type: ignore[arg-type]
     assert [p.name for p in parts] == ["one", "two"]
     assert "one after the other" in said[0]
     limits.memory_mb = 150  # a limit that the recipe gives is kept
     with pytest.raises(ChildFailed, match="limit of 150 MiB"):
-        backend._compile_pair(build, jobs, "part")  # type: ignore[arg-type]
+        decoder._compile_pair(build, jobs, "part")  # type: ignore[arg-type]
 
 
 def test_codes_are_found_however_they_are_written() -> None:

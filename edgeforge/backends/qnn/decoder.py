@@ -1,0 +1,215 @@
+"""A decoder's parts through the HTP compiler: as device binary and x86 twin, both checked, and into a bundle."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import numpy as np
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
+
+from edgeforge import artifact
+from edgeforge.backends import process
+from edgeforge.backends.ending import ChildFailed
+from edgeforge.backends.qnn import genie
+from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
+from edgeforge.backends.qnn.contract import contract_breaches
+from edgeforge.backends.qnn.emulator import emulate
+from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.placement import check_placement
+from edgeforge.backends.qnn.twins import compare_twins
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
+from edgeforge.export import record
+from edgeforge.gates import Check
+from edgeforge.metrics import sqnr_db
+
+DEVICE, TWIN = "device", "x86"
+_VECTORS = "vectors"
+_EMULATED_STEPS = 3
+
+
+def compile_parts(build: Build, split: Path, out: Path) -> list[Check]:
+    """See Backend.compile."""
+    graphs = Manifest.load(split).targets["cpu"].graphs
+    device, twin = [], []
+    count = len(graphs[0].parts)
+    for index in range(count):
+        build.say(f"part {index + 1} of {count}: HTP compiler, device binary and x86 twin")
+        name = f"part_{index + 1:0{len(str(count))}}_of_{count}"
+        pair = _part(build, split, out, [g.parts[index] for g in graphs], name)
+        device.append(pair[0])
+        twin.append(pair[1])
+    checks = [c for pair in zip(device, twin, strict=True) for c in _structure(build, *pair)]
+    breaches = contract_breaches([p.info for p in twin])
+    checks.append(Check("compile: graph contract", len(breaches), "breaches", 0, "at most",
+                        "; ".join(f"{b.where}: {b.rule}" for b in breaches[:3])))
+    return checks + list(_numbers(build, split, graphs, device, twin))
+
+
+def _part(build: Build, split: Path, out: Path, parts: Sequence[Part], name: str) -> list[CompiledPart]:
+    jobs = tuple(GraphJob(p.graph, split / p.file, split / _VECTORS / label / p.graph / record.INPUTS)
+                 for p, label in zip(parts, _labels(split), strict=True))
+    kinds = [(DEVICE, True), (TWIN, False)] if build.chip.weight_sharing else [(DEVICE, False), (TWIN, False)]
+    work = [PartJob(name, jobs, build.chip.soc_model, out / kind / name, sharing, build.chip.vtcm_mb,
+                    dsp_arch=build.chip.dsp_arch, failed=build.failures / f"{name}_{kind}")
+            for kind, sharing in kinds]
+    for job in work:
+        job.out.parent.mkdir(exist_ok=True)
+    return _compile_pair(build, work, name)
+
+
+def bundle_parts(build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
+    """See Backend.bundle."""
+    manifest = Manifest.load(split)
+    graphs = manifest.targets["cpu"].graphs
+    for kind in (DEVICE, TWIN):
+        folder = bundle / kind
+        folder.mkdir()
+        parts = [load_part(p) for p in sorted((compiled / kind).iterdir())]
+        for part in parts:
+            shutil.copyfile(part.binary, folder / part.binary.name)
+            if kind == TWIN:
+                for graph in part.graphs:
+                    shutil.copyfile(graph.wrapper, folder / graph.wrapper.name)
+        shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
+        genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
+    return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+
+
+def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[CompiledPart]:
+    """Both at once; one after the other when the memory that is free is not enough for that."""
+    try:
+        return _compile(build, work, len(work))
+    except ChildFailed as error:
+        if error.ending.kind != "memory" or build.recipe.compile.memory_mb is not None:
+            raise
+    build.say(f"{name}: too little memory for both compilers at once; one after the other")
+    return _compile(build, work, 1)
+
+
+def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[CompiledPart]:
+    limits = build.recipe.compile
+    memory = process.allowance(limits.memory_mb, at_once)
+    with ThreadPoolExecutor(at_once) as pool:
+        running = [pool.submit(compile_part, job, limits.timeout_s, memory) for job in work]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
+            return [r.result() for r in running]
+        except BaseException:
+            for waiting in running:
+                waiting.cancel()
+            process.stop_all()  # the other compiler would go on for minutes
+            raise
+
+
+def _labels(split: Path) -> list[str]:
+    """The recorded calls that the compiling process runs: one a width, widest first."""
+    return record.one_a_width(p.name for p in (split / _VECTORS).iterdir())
+
+
+def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterator[Check]:
+    """Placement on the accelerator, device and twin the same, weights stored once."""
+    placements = []
+    for part in (device, twin):
+        placements.append({g.name: check_placement(g.name, g.dump, g.trace) for g in part.graphs})
+    for graph, placement in placements[0].items():
+        note = "; ".join(f"{f.op} ({f.onnx or f.op_type}): {f.why}" for f in placement.findings[:3])
+        yield Check(f"compile: {graph} off the accelerator", len(placement.findings), "ops", 0, "at most", note)
+    names = tuple(g.name for g in device.graphs)
+    report = compare_twins(device.info, twin.info, names, *placements)
+    note = "; ".join(f"{d.where} {d.what}: {d.device} / {d.twin}" for d in report.differences[:3])
+    yield Check(f"compile: {device.name} device against twin", len(report.differences), "differences", 0, "at most",
+                note)
+    yield Check(f"compile: {device.name} device binary", device.info.file_bytes / 2**20, "MiB",
+                note=f"soc {device.info.soc_model}, v{device.info.dsp_arch}, QAIRT {device.info.build_id}")
+    yield Check(f"compile: {device.name} compiler", device.compile_seconds, "s",
+                note=f"peak {device.peak_rss_bytes / 2**30:.2f} GiB")
+    if report.sharing is None and build.chip.weight_sharing:
+        yield Check(f"compile: {device.name} weights, both graphs over the larger one", math.inf, "x",
+                    build.recipe.gates.shared_bytes, "at most", "no shared weights were read back")
+    if report.sharing is not None:
+        yield Check(f"compile: {device.name} weights, both graphs over the larger one", report.sharing.ratio, "x",
+                    build.recipe.gates.shared_bytes, "at most",
+                    f"{report.sharing.device_weights:,} of {report.sharing.all_graphs:,} bytes unshared")
+
+
+def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequence[CompiledPart],
+             twin: Sequence[CompiledPart]) -> Iterator[Check]:
+    """Compiled graphs against onnxruntime's CPU on the same codes."""
+    table = Table.load(split / FILE)
+    for part, other in zip(device, twin, strict=True):
+        for mine, same in zip(part.graphs, other.graphs, strict=True):
+            if mine.outputs is not None and same.outputs is not None:
+                a, b = record.load_arrays(mine.outputs), record.load_arrays(same.outputs)
+                apart = max(int(np.abs(a[k].astype(np.int64) - b[k]).max()) for k in a)
+                yield Check(f"compile: {mine.name} device against twin, run", apart, "LSB", 0, "at most",
+                            "both run in the processes that generated them")
+    prefill = _labels(split)[0]
+    for part in twin:
+        found = part.graphs[0].outputs
+        if found is not None:
+            expected = record.load_arrays(split / _VECTORS / prefill / part.graphs[0].name / record.OUTPUTS)
+            deep = any(name.startswith("past_") for name in expected)
+            limits = build.recipe.gates
+            yield Check(f"compile: {part.graphs[0].name} emulator against CPU",
+                        _worst(table, expected, record.load_arrays(found)), "dB",
+                        limits.wide_db if deep else limits.emulator_db)
+    yield from _decode(build, split, graphs[-1], twin, table)
+
+
+def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
+    """A few decode steps through all parts on the emulator, each part fed by the one before."""
+    labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
+    build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
+    begun, limits = time.perf_counter(), build.recipe.compile
+    memory = process.allowance(limits.memory_mb)
+    values: list[Arrays] = [{} for _ in labels]
+    expected: list[Arrays] = [{} for _ in labels]
+    for part, spec in zip(twin, graph.parts, strict=True):
+        feeds = []
+        for step, label in enumerate(labels):
+            folder = split / _VECTORS / label / spec.graph
+            values[step] = record.load_arrays(folder / record.INPUTS) | values[step]
+            expected[step] |= record.load_arrays(folder / record.OUTPUTS)
+            feeds.append({t.name: values[step][t.name] for t in spec.inputs})
+        for step, made in enumerate(emulate(part, spec.graph, feeds, limits.timeout_s, memory)):
+            values[step] |= made
+    reals = [[table["logits"].dequantize(side[step]["logits"]) for step in range(len(labels))]
+             for side in (expected, values)]
+    for step, label in enumerate(labels):
+        apart = sqnr_db(reals[0][step], reals[1][step])
+        yield Check(f"compile: decode call {label}, emulator against CPU", apart, "dB")
+    yield Check("compile: decode steps through all parts, emulator against CPU",
+                sqnr_db(np.stack(reals[0]), np.stack(reals[1])), "dB", build.recipe.gates.emulator_db)
+    step_s = (time.perf_counter() - begun) / len(labels)
+    both_s = sum(p.run_seconds for p in twin)
+    yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")
+    yield Check("compile: emulator, a prompt chunk and a decode step", both_s, "s", note="likewise")
+
+
+def _worst(table: Table, expected: Arrays, made: Arrays) -> float:
+    return min(sqnr_db(table[k].dequantize(v), table[k].dequantize(made[k])) for k, v in expected.items())
+
+
+def _emulated(graph: Graph) -> Graph:
+    parts = tuple(Part(f"{TWIN}/{p.graph}.onnx", p.graph, p.inputs, p.outputs) for p in graph.parts)
+    return Graph(graph.ar, graph.cl, parts)
+
+
+def _genie_spec(build: Build, manifest: Manifest, split: Path, binaries: list[str]) -> genie.GenieSpec:
+    decoder, config = artifact.load_decoder(split), build.checkpoint.config
+    rope = genie.rope_parameters(config)
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    return genie.GenieSpec(
+        context=build.context, vocab=decoder.vocab, eos=manifest.model.eos, head_dim=decoder.head_dim,
+        rope_dim=decoder.rotary // 2, rope_theta=float(theta), ctx_bins=tuple(binaries),
+        soc_model=build.chip.soc_model, dsp_arch=build.chip.dsp_arch, pad=manifest.model.pad,
+        rope_scaling=rope or None)
