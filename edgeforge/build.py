@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:  # what a stage runs is read off its imports (closure.py); it reads more than it runs
     from edgeforge.checkpoint import Checkpoint
+    from edgeforge.onnx_source import OnnxSource
     from edgeforge.recipe import Recipe
+    from edgeforge.source import Source
     from edgeforge.targets import Chip, Profile
 
 STAMP = "stage.json"
@@ -20,13 +22,23 @@ DATA = "data.json"
 
 @dataclass(frozen=True)
 class Build:
-    """recipe and checkpoint, the chip that the recipe names, and how to tell a person what goes on."""
+    """recipe and what it starts from, the chip that it names, and how to tell a person what goes on."""
 
     recipe: Recipe
-    checkpoint: Checkpoint
+    source: Source
     chip: Chip
     threads: int
     say: Callable[[str], None]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the stages of a language model start from."""
+        return cast("Checkpoint", self.source)
+
+    @property
+    def onnx(self) -> OnnxSource:
+        """What the stages of a plain graph start from."""
+        return cast("OnnxSource", self.source)
 
     @property
     def profile(self) -> Profile:

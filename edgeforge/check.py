@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from edgeforge import cache, checkpoint, targets
+from edgeforge import cache, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError
 from edgeforge.estimate import Estimate, estimate
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.recipe import Recipe
+from edgeforge.source import Source
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Report:
 def examine(recipe: Recipe, allow_pickle: bool = False) -> Report:
     """Looks at everything, and never raises for what a person can mend. allow_pickle: see `open_checkpoint`."""
     broken: list[Finding] = []
-    found: Checkpoint | None = None
+    found: Source | None = None
     try:
-        found = checkpoint.open_checkpoint(recipe.model, allow_pickle)
+        found = source.open_source(recipe.model, allow_pickle)
     except EdgeForgeError as error:
         broken.append(Finding.of(error))
     try:
@@ -53,7 +54,7 @@ def examine(recipe: Recipe, allow_pickle: bool = False) -> Report:
     return replace(report, findings=(*broken, *report.findings))
 
 
-def require(recipe: Recipe, found: Checkpoint, warn: Callable[[str], None]) -> None:
+def require(recipe: Recipe, found: Source, warn: Callable[[str], None]) -> None:
     """Lets a build begin, or not.
 
     Raises:
@@ -76,13 +77,13 @@ def _error(report: Report, message: str, hint: str) -> EdgeForgeError:
     return kind(message, hint)
 
 
-def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
+def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
     findings = list(_text(recipe))
-    decoder: shape.Decoder | None = None
-    sizes: Estimate | None = None
-    config: Mapping[str, Any] = found.config if found is not None else {}
-    if found is not None:
+    facts = Facts(recipe, chip, None, {})
+    if isinstance(found, Checkpoint):
+        config = found.config
+        facts = Facts(recipe, chip, found.folder, config)
         findings += _context(recipe, config)
         try:
             decoder = _decoder(recipe, config)
@@ -91,7 +92,7 @@ def _report(recipe: Recipe, found: Checkpoint | None) -> Report:
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
             findings += _sizes(recipe, found, sizes)
-    facts = Facts(recipe, chip, config, decoder, sizes)
+            facts = replace(facts, decoder=decoder, estimate=sizes)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
 

@@ -99,7 +99,8 @@ def _place(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[Key, Key |
         if len(kinds) > 1:  # pydantic's label of the member comes first
             if union is None:
                 union, member = tuple(place), str(step)
-            kinds = tuple(k for k in kinds if getattr(k, "__name__", "?") in str(step)) or kinds[:1]
+            named = [k for k in kinds if getattr(k, "__name__", "?") in str(step)]
+            kinds = (next(iter([*named, *filter(_is_section, kinds), *kinds])),)
             continue
         place.append(step)
         kinds = _inside(kinds[0], step)
@@ -108,7 +109,7 @@ def _place(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[Key, Key |
 
 def _inside(kind: Any, step: str | int) -> tuple[Any, ...]:
     """The kinds that a key of a section, or an item of a list, may have."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
+    if _is_section(kind):
         field = kind.model_fields.get(str(step))
         return _members(field.annotation) if field is not None else (Any,)
     return _members(next(iter(get_args(kind)), Any)) if isinstance(step, int) else (Any,)
@@ -128,5 +129,8 @@ def _keys(model: type[BaseModel], place: Key) -> list[str]:
     kinds: tuple[Any, ...] = (model,)
     for step in place:
         kinds = tuple(inner for kind in kinds for inner in _inside(kind, step))
-    sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return [key for section in sections for key in section.model_fields]
+    return [key for section in filter(_is_section, kinds) for key in section.model_fields]
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -18,8 +18,9 @@ from edgeforge.checkpoint import TensorInfo
 from edgeforge.graph import parts
 from edgeforge.recipe import Recipe
 
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
+_EMBEDDING, _HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
+"""as transformers names them, and as GGUF does"""
 _BIAS_BYTES, _FLOAT_BYTES = 4, 4
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
 """bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
@@ -114,8 +115,9 @@ def _body(recipe: Recipe, decoder: Decoder, weights: list[int]) -> Iterator[Part
         yield Part(name, sum(weights[a:b]), recipe.quantize.weights, kv * (b - a))
 
 
-def _count(tensors: Mapping[str, TensorInfo], name: str) -> int:
-    return next((math.prod(t.shape) for n, t in tensors.items() if n.endswith(name)), 0)
+def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
+    found = (math.prod(t.shape) for n, t in tensors.items() if n.endswith(names) and not _LAYER.search(n))
+    return next(found, 0)
 
 
 def _grams(decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> int:

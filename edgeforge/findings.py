@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from edgeforge.adapt.shape import Decoder
@@ -36,12 +37,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before any work. config is config.json as it stands, empty when there is no checkpoint; decoder
-    and estimate are None when it does not give them.
+    """What is known before any work. folder is the checkpoint's, None when it cannot be opened; config is config.json
+    as it stands, empty likewise; decoder and estimate are None when the checkpoint does not give them.
     """
 
     recipe: Recipe
     chip: Chip
+    folder: Path | None
     config: Mapping[str, Any]
     decoder: Decoder | None = None
     estimate: Estimate | None = None

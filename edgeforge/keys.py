@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
 from edgeforge import closure
@@ -34,7 +35,7 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "code": code(stage, job.chip.backend), "tools": versions(stage), "threads": job.threads,
         "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
         "python": platform.python_version(),
-        "checkpoint": job.checkpoint.fingerprint() if not stage.needs else None,
+        "source": job.source.fingerprint() if not stage.needs else None,
         "text": text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -42,7 +43,7 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
 
 def code(stage: Stage, backend: str) -> str:
     """sha256 over the stage's sources, the vendor's too where the stage calls it."""
-    roots = [f"edgeforge.stages.{stage.name}", *([f"edgeforge.backends.{backend}.backend"] if stage.vendor else [])]
+    roots = [stage.module, *([f"edgeforge.backends.{backend}.backend"] if stage.vendor else [])]
     return closure.digest(roots, _KNOWN_OTHERWISE)
 
 
@@ -57,8 +58,13 @@ def text(recipe: Recipe) -> str | None:
 
 def versions(stage: Stage) -> dict[str, str | None]:
     """Installed versions of the distributions that the stage runs; None for one that is not there."""
+    return installed(("edgeforge-runtime", *stage.tools))
+
+
+def installed(distributions: Iterable[str]) -> dict[str, str | None]:
+    """Their versions, None for what is not there."""
     found: dict[str, str | None] = {}
-    for name in ("edgeforge-runtime", *stage.tools):
+    for name in distributions:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

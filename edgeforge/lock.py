@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge import __version__, cache, gates, keys
+from edgeforge import __version__, cache, gates, keys, source
 from edgeforge.build import DATA, STAMP, Build
-from edgeforge.checkpoint import open_checkpoint
 from edgeforge.errors import EdgeForgeError, GateError
-from edgeforge.stages.plan import STAGES
+from edgeforge.stages.plan import plan
 
 FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
@@ -45,7 +44,7 @@ def inputs(job: Build) -> dict[str, Any]:
     return {
         "edgeforge": __version__, "python": platform.python_version(), "threads": job.threads,
         "recipe": recipe.model_dump(mode="json", exclude=_ELSEWHERE),
-        "model": job.checkpoint.fingerprint(), "text": keys.text(recipe), "tools": _tools(), "code": _code(job),
+        "model": job.source.fingerprint(), "text": keys.text(recipe), "tools": _tools(job), "code": _code(job),
     }
 
 
@@ -56,14 +55,14 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         sources: the artifacts that the bundle was made from, by stage.
         timed: names of files that hold times.
     """
-    vendors, ours = _made(sources, vendor=True), _made(sources, vendor=False)
+    vendors, ours = _made(job, sources, vendor=True), _made(job, sources, vendor=False)
     files = {}
     for path in sorted(p for p in bundle.rglob("*") if p.is_file()):
         name, digest = str(path.relative_to(bundle)), cache.digest(path)
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
     data = json.loads((sources["calibrate"] / DATA).read_text(encoding="utf-8"))
-    facts = {"format": _FORMAT, "source": job.checkpoint.source, "revision": job.checkpoint.revision,
+    facts = {"format": _FORMAT, "source": source.place(job.source), "revision": source.revision(job.source),
              "inputs": inputs(job), "data": data,
              "stages": {name: cache.read_stamp(path)["key"] for name, path in sources.items()}, "files": files}
     (bundle / FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -113,19 +112,19 @@ def check(bundle: Path) -> Verdict:
     """Is every file as locked, and what differs between the locked build and one made here?"""
     lock = load(bundle)
     damaged = [*_damaged(lock["files"], bundle)]
-    locked, here = lock["inputs"], {"edgeforge": __version__, "python": platform.python_version(), "tools": _tools()}
+    locked = lock["inputs"]
+    tools = keys.installed(locked.get("tools") or {})
+    here = {"edgeforge": __version__, "python": platform.python_version(), "tools": tools}
     drift = list(_differences({k: locked.get(k) for k in here}, here))
-    source = Path(lock["source"])
-    # A hub's id is no absolute path: its revision says what it was. Pickles are hashed here, not read.
-    here_still = source.is_absolute() and source.exists()
-    if here_still and open_checkpoint(source, allow_pickle=True).fingerprint() != locked["model"]:
-        drift.append(f"model: {source} holds other weights, config or tokenizer now")
+    found = source.there(lock["source"])
+    if found is not None and found.fingerprint() != locked["model"]:
+        drift.append(f"model: {lock['source']} holds other weights, config, tokenizer or samples now")
     return Verdict(len(lock["files"]), tuple(damaged), tuple(drift))
 
 
-def _made(sources: Mapping[str, Path], vendor: bool) -> set[str]:
+def _made(job: Build, sources: Mapping[str, Path], vendor: bool) -> set[str]:
     """sha256 of the files that vendors' tools, or EdgeForge, left in the artifacts."""
-    return {seen["sha256"] for stage in STAGES if stage.vendor is vendor and stage.name in sources
+    return {seen["sha256"] for stage in plan(job.recipe) if stage.vendor is vendor and stage.name in sources
             for seen in cache.read_stamp(sources[stage.name])["files"].values()}
 
 
@@ -159,17 +158,17 @@ def _list(lines: list[str]) -> str:
     return "".join(f"\n  {line}" for line in [*lines[:_SHOWN], *more])
 
 
-def _tools() -> dict[str, str | None]:
-    return {name: version for stage in STAGES for name, version in keys.versions(stage).items()}
+def _tools(job: Build) -> dict[str, str | None]:
+    return {name: version for stage in plan(job.recipe) for name, version in keys.versions(stage).items()}
 
 
 def _code(job: Build) -> dict[str, str]:
-    return {stage.name: keys.code(stage, job.chip.backend) for stage in STAGES}
+    return {stage.name: keys.code(stage, job.chip.backend) for stage in plan(job.recipe)}
 
 
 def _well_formed(raw: Mapping[str, Any]) -> bool:
     parts = raw.get("inputs"), raw.get("files"), raw.get("stages")
-    if not all(isinstance(part, dict) for part in parts) or not isinstance(raw.get("source"), str):
+    if not all(isinstance(part, dict) for part in parts) or not isinstance(raw.get("source"), str | dict):
         return False
     known = isinstance(raw["inputs"].get("threads"), int) and isinstance(raw["inputs"].get("model"), str)
     return known and all(isinstance(f, dict) and isinstance(f.get("sha256"), str) and isinstance(f.get("bytes"), int)

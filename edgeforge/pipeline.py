@@ -13,13 +13,13 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, check, checkpoint, gates, keys, lock, targets
+from edgeforge import __version__, cache, check, gates, keys, lock, source, targets
 from edgeforge.build import STAMP, Build
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
-from edgeforge.stages.plan import STAGES, Stage
+from edgeforge.stages.plan import Stage, plan
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = N
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = checkpoint.open_checkpoint(recipe.model, allow_pickle)
+    found = source.open_source(recipe.model, allow_pickle)
     check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
     cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None
@@ -69,16 +69,16 @@ class _Run:
     """One pass over the stages."""
 
     def __init__(self, job: Build, tell: Callable[[Event], None]) -> None:
-        self._job, self._tell = job, tell
+        self._job, self._tell, self._stages = job, tell, plan(job.recipe)
         self._places: dict[str, Path] = {}
         self._keys: dict[str, str] = {}
         self._sound: set[str] = set()
         """stages whose files were hashed by this process, when it made or read them"""
 
     def all(self) -> None:
-        for stage in STAGES:
+        for stage in self._stages:
             self._keys[stage.name] = key = keys.key(stage, self._job, self._keys)
-            last = stage is STAGES[-1]
+            last = stage is self._stages[-1]
             self._places[stage.name] = self._job.recipe.out if last else self._job.cache / stage.name / key[:20]
             if self._done(stage):
                 self._found(stage)
@@ -107,7 +107,7 @@ class _Run:
         self._make(stage)
 
     def _make(self, stage: Stage) -> None:
-        for need in (s for s in STAGES if s.name in stage.needs):
+        for need in (s for s in self._stages if s.name in stage.needs):
             self._check(need)
 
         def say(text: str) -> None:

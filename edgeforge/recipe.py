@@ -10,8 +10,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -110,6 +112,8 @@ class Compile(_Section):
 
     timeout_s: float = Field(1800, gt=0)
     """Seconds until the compiler of one part is stopped."""
+    memory_mb: int | None = Field(None, ge=64)
+    """Most memory of one compiler process, MiB; unset: what is free, shared by those that run at once."""
 
 
 class Gates(_Section):
@@ -139,11 +143,28 @@ class Gates(_Section):
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
 
+class OnnxModel(_Section):
+    """Any ONNX graph, and the inputs that it is calibrated and measured on."""
+
+    onnx: Location
+    """A float graph of fixed shapes, opset 17 to 24."""
+    calibration: Location
+    """An .npz with one array for each graph input, [samples, *the input's shape]."""
+
+
+_DECODERS_ONLY = {
+    "target": ("context", "prefill"), "calibrate": ("text", "windows", "tokens"),
+    "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
+    "gates": ("windows", "adapt_db", "quantize_kl", "quantize_ppl", "sha_db", "split_db", "wide_db", "shared_bytes")}
+"""keys by section that say nothing about a graph without tokens and cache"""
+
+
 class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
-    model: Location
-    """A HuggingFace folder, a .gguf file, or a hub id: org/name, org/name@revision."""
+    model: Annotated[Annotated[Location, Tag("Path")] | Annotated[OnnxModel, Tag("OnnxModel")],
+                     Discriminator(lambda raw: "OnnxModel" if isinstance(raw, dict | OnnxModel) else "Path")]
+    """A HuggingFace folder, a .gguf file, a hub id (org/name, org/name@revision), or an ONNX graph."""
     out: Location
     """The bundle's folder; a rebuild replaces it. The cache lies beside it, in .edgeforge."""
     target: Target
@@ -154,6 +175,16 @@ class Recipe(_Section):
     gates: Gates = Gates()
 
     _document: Document = PrivateAttr(default_factory=Document)
+
+    @model_validator(mode="after")
+    def _fits_a_graph(self) -> Recipe:
+        if isinstance(self.model, OnnxModel):
+            given = [f"{section}.{key}" for section, keys in _DECODERS_ONLY.items()
+                     for key in keys if key in getattr(self, section).model_fields_set]
+            if given:
+                raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
+                                 "leave it out")
+        return self
 
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""
@@ -184,7 +215,7 @@ def load(path: Path) -> Recipe:
     base, text = path.resolve().parent, recipe.calibrate.text
     text = text and _absolute(base, text, read, "calibrate.text")
     found = recipe.model_copy(update={
-        "model": checkpoint.locate(recipe.model, _absolute(base, recipe.model, read, "model")),
+        "model": _placed(base, recipe.model, read),
         "out": _absolute(base, recipe.out, read, "out").resolve(),
         "calibrate": recipe.calibrate.model_copy(update={"text": text})})
     found._document = read
@@ -201,3 +232,10 @@ def _absolute(base: Path, path: Path, read: Document, key: str) -> Path:
         raise RecipeError(f"{read.where(tuple(key.split('.')))}: {key}: {getattr(error, 'strerror', None) or error}",
                           "give a path that can be looked up") from error
     return found
+
+
+def _placed(base: Path, model: Path | OnnxModel, read: Document) -> Path | OnnxModel:
+    if isinstance(model, Path):
+        return checkpoint.locate(model, _absolute(base, model, read, "model"))
+    return OnnxModel(onnx=_absolute(base, model.onnx, read, "model.onnx"),
+                     calibration=_absolute(base, model.calibration, read, "model.calibration"))

@@ -64,7 +64,7 @@ def _estimate(made: recipe.Recipe, config: Mapping[str, Any]) -> Estimate:
 
 def _facts(made: recipe.Recipe, config: Mapping[str, Any] = QWEN3_4B) -> Facts:
     decoder = shape.decoder(shape.as_config(config), HTP, made.target.context)
-    return Facts(made, targets.chip(made.target.chip), config, decoder, _estimate(made, config))
+    return Facts(made, targets.chip(made.target.chip), None, config, decoder, _estimate(made, config))
 
 
 def _said(findings: Any, severity: str = "recipe") -> list[str]:
@@ -81,6 +81,20 @@ def test_the_figures_of_qwen3_4b(tmp_path: Path) -> None:
     assert [p.name for p in body] == ["layers 0-8", "layers 9-17", "layers 18-26", "layers 27-35"]
     assert sum(p.weights for p in body) == pytest.approx(3_633e6, rel=0.001)
     assert max(p.weights for p in body) <= 1 << 30
+
+
+def test_gguf_names_give_the_same_figures(tmp_path: Path) -> None:
+    made = _recipe(tmp_path)
+    names = {"model.embed_tokens": "token_embd", "model.layers": "blk", "self_attn.": "attn_", "_proj": "",
+             "mlp.": "ffn_"}
+    renamed = {}
+    for name, info in _tensors(QWEN3_4B).items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        renamed[name] = info
+    decoder = shape.decoder(shape.as_config(QWEN3_4B), HTP, 1024)
+    assert "blk.0.attn_q.weight" in renamed
+    assert estimate(made, decoder, renamed) == _estimate(made, QWEN3_4B)
 
 
 def test_the_forecast_is_what_the_split_makes(built: Built) -> None:
@@ -149,6 +163,8 @@ def test_a_layer_larger_than_a_part(tmp_path: Path) -> None:
 
 
 def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
+    (folder / "m").mkdir(exist_ok=True)
+    (folder / "m" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return Checkpoint(folder / "m", config, (), _tensors(config), (), "safetensors", "m", str(folder / "m"))
 
 
@@ -202,6 +218,12 @@ def test_a_config_of_strange_values_is_no_traceback(tmp_path: Path, changes: dic
     report = check._report(_recipe(tmp_path), dataclasses.replace(_checkpoint(tmp_path, QWEN3_4B),
                                                                  config=QWEN3_4B | changes))
     assert report.exit_code in (0, 1)
+
+
+def test_a_gguf_file_that_names_no_end_is_left_to_the_tokenizer_in_it(tmp_path: Path) -> None:
+    found = _checkpoint(tmp_path, QWEN3_4B | {"eos_token_id": None})
+    (found.folder / "config.json").unlink()
+    assert check._report(_recipe(tmp_path), found).exit_code == 0
 
 
 def test_sizes_that_only_transformers_knows_are_not_guessed(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
 
 from edgeforge.complaints import complaints
 from edgeforge.document import Document
@@ -24,7 +24,12 @@ class Cloud(BaseModel):
     retries: int
 
 
+Tagged = Annotated[Annotated[Path, Tag("folder")] | Annotated[Graph, Tag("onnx")],
+                   Discriminator(lambda raw: "onnx" if isinstance(raw, dict) else "folder")]
+
+
 class Job(BaseModel):
+    tagged: Tagged = Path()
     source: Path | Graph | Cloud | None = None
     many: list[int | Graph] = []
     only: Graph | Cloud | None = None
@@ -44,6 +49,10 @@ def _complaints(**data: Any) -> list[str]:
     ({"source": [1]}, ["source: takes a path (got a list)"]),
     ({"only": 5}, ["only: takes keys and values (got 5)"]),
     ({"many": [1, {"onnx": 5}]}, ["many.1.onnx: takes a path (got 5)"]),
+    ({"tagged": 5}, ["tagged: takes a path (got 5)"]),
+    ({"tagged": {"opset": "x", "onxx": "f"}},
+     ["tagged.onnx: missing", "tagged.onxx: unknown key; did you mean 'onnx'?",
+      "tagged.opset: takes a whole number (got 'x')"]),
     ({"many": [1, "x"]}, ["many.1: takes a whole number (got 'x')"]),
     ({"many": 1, "source": {"job": "x", "retries": None}},
      ["many: takes a list (got 1)", "source.retries: nothing is written after the colon; it takes a whole number"]),

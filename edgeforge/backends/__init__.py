@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from edgeforge_runtime.manifest import Target
+if TYPE_CHECKING:  # every worker process passes through here on its way in
+    from edgeforge_runtime.manifest import Part, Target
 
-from edgeforge.build import Build
-from edgeforge.findings import Facts, Finding
-from edgeforge.gates import Check
+    from edgeforge.backends.faults import Fault
+    from edgeforge.backends.health import Abilities, Proof, Tool
+    from edgeforge.backends.trial import Trial
+    from edgeforge.build import Build
+    from edgeforge.findings import Facts, Finding
+    from edgeforge.gates import Check
+    from edgeforge.targets import Chip
 
 
 class Backend(Protocol):
@@ -19,6 +24,14 @@ class Backend(Protocol):
 
     not_seen: tuple[str, ...]
     """what this machine cannot show about the compiled files; the report says it"""
+    graph_not_seen: tuple[str, ...]
+    """likewise, for a plain graph"""
+    suffixes: tuple[str, ...]
+    """of the compiled files that `describe` can read"""
+    alike: tuple[str, ...]
+    """keys of `brief` in which the files of one bundle have to agree"""
+    faults: tuple[Fault, ...]
+    """what its tools and devices say when they fail"""
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         """What stands against a build for this chip, before any work: formats, limits, missing tools."""
@@ -31,6 +44,55 @@ class Backend(Protocol):
     def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
         """Puts the compiled files and the vendor's own configs into a bundle; returns what can run them here."""
         ...
+
+    def trials(self, folder: Path) -> Sequence[Trial] | None:
+        """Every graph of the failed job in a folder, each to be compiled alone; None: no job of this backend."""
+        ...
+
+    def trial(self, model: Path, feeds: Path | None, chip: Chip) -> Trial:
+        """An ONNX file before this backend's compiler."""
+        ...
+
+    def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
+        """What compiled files hold, in order; each with "kind", "path" and "bytes". EdgeForgeError: unreadable."""
+        ...
+
+    def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Such a description as one row of a table."""
+        ...
+
+    def tools(self) -> list[Tool]:
+        """The vendor's tools on this machine."""
+        ...
+
+    def abilities(self, chip: Chip) -> Abilities:
+        """What can be done for the chip on this machine."""
+        ...
+
+    def proof(self, chip: Chip) -> Proof:
+        """Compiles something small for the chip, in seconds."""
+        ...
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        """Compiles a plain graph (a quantize artifact and calls of it) into out, measured like `compile`."""
+        ...
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        """Puts the compiled graph into a bundle; source is the same graph on the CPU."""
+        ...
+
+
+
+def names() -> list[str]:
+    """Every backend there is."""
+    here = Path(__file__).parent
+    return sorted(p.parent.name for p in here.glob("*/backend.py"))
+
+
+def reader(path: Path) -> Backend | None:
+    """The backend that can describe this file, by its suffix."""
+    found = (backend(name) for name in names())
+    return next((b for b in found if path.suffix in b.suffixes), None)
 
 
 def backend(name: str) -> Backend:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import build, check, lock, recipe, run, vectors
+from edgeforge.cli import bisect, build, check, doctor, inspect, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -21,6 +21,9 @@ _SIGINT = 130
 app.command("build")(build.build)
 app.command("check")(check.check)
 app.command("run")(run.run)
+app.command("bisect")(bisect.bisect)
+app.command("doctor")(doctor.doctor)
+app.command("inspect")(inspect.inspect)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(lock.app, name="lock")
 app.add_typer(vectors.app, name="vectors")

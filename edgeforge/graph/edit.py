@@ -168,6 +168,11 @@ def int_vector(graph: ir.Graph, values: Sequence[int]) -> ir.Value:
     return initializer(graph, "const.i64." + "_".join(str(v) for v in values), np.array(values, np.int64))
 
 
+def float_scalar(number: float) -> npt.NDArray[np.float32]:
+    """A float32 of rank 0, for initializer."""
+    return np.array(number, np.float32)
+
+
 def node_before(anchor: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], name: str,
                 shape: Sequence[Dim], attributes: Sequence[ir.Attr] = ()) -> ir.Value:
     """Inserts one single-output node before anchor and returns its output, named and shaped.

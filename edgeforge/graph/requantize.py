@@ -11,11 +11,18 @@ import onnx_ir as ir
 
 from edgeforge.graph import edit
 
-ROLE, REQUANTIZE = "edgeforge.role", "requantize"
+ROLE, REQUANTIZE, OPERAND = "edgeforge.role", "requantize", "operand"
+"""OPERAND: a Requantize whose output is the second operand of a product (operand.py)"""
 
 
 def is_requantize(node: ir.Node) -> bool:
-    return node.op_type == "Identity" and node.metadata_props.get(ROLE) == REQUANTIZE
+    return node.op_type == "Identity" and node.metadata_props.get(ROLE) in (REQUANTIZE, OPERAND)
+
+
+def is_operand(value: ir.Value) -> bool:
+    """Does a Requantize make value for a product's second operand?"""
+    node = value.producer()
+    return node is not None and node.op_type == "Identity" and node.metadata_props.get(ROLE) == OPERAND
 
 
 class InsertRequantize(ir.passes.InPlacePass):
@@ -43,19 +50,19 @@ class RequantizeEmbedding(ir.passes.InPlacePass):
         for node in found:
             value = node.outputs[0]
             out = edit.node_after(node, "Identity", [value], f"{value.name}/requantized", edit.known_dims(value))
-            requantize = _mark(out)
+            requantize = mark(out)
             for use in list(value.uses()):
                 if use.node is not requantize:
                     use.node.replace_input_with(use.idx, out)
         return ir.passes.PassResult(model, bool(found))
 
 
-def _mark(value: ir.Value) -> ir.Node:
+def mark(value: ir.Value, role: str = REQUANTIZE) -> ir.Node:
     """The node that makes value, declared a Requantize."""
     node = value.producer()
     if node is None:
         raise ValueError(f"{value.name} has no producer")
-    node.metadata_props[ROLE] = REQUANTIZE
+    node.metadata_props[ROLE] = role
     return node
 
 
@@ -63,7 +70,7 @@ def _narrow(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """value = op(...)  ->  value/wide = op(...); value = Identity(value/wide)."""
     name = str(value.name)
     out = edit.node_after(node, "Identity", [value], f"{name}/narrow", edit.known_dims(value))
-    requantize = _mark(out)
+    requantize = mark(out)
     for use in list(value.uses()):
         if use.node is not requantize:
             use.node.replace_input_with(use.idx, out)

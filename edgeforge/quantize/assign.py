@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
+from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
 
 Range = tuple[float, float]
@@ -26,12 +28,14 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 @dataclass(frozen=True)
 class Grids:
     """Bits by role. Weights are per channel and symmetric; the KV cache per tensor and symmetric;
-    embedding tables, norm gains and activations per tensor and asymmetric."""
+    embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
+    activations symmetric, and signed when it has 16 bits."""
 
     weights: int = 8
     activations: int = 16
     kv: int = 8
     embedding: int = 16
+    operand: int = 16
 
 
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids) -> Table:
@@ -60,7 +64,10 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         return
     if constants and all(roles.is_bias(v) for v in constants):
         return
-    encoding = _grid(group, ranges, grids)
+    if constants and all(roles.is_gain(v) for v in constants):
+        encoding = encodings.per_tensor(*_union(group, ranges), grids.activations, symmetric=True)
+    else:
+        encoding = _grid(group, ranges, grids)
     for value in group:
         table.set(str(value.name), encoding)
 
@@ -69,21 +76,37 @@ def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> E
     if any(v.is_initializer() for v in group):
         gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
         bits = grids.embedding if gathered else grids.activations
-        return encodings.per_tensor(*_union(group, ranges), bits)
+        seen = _union(group, ranges)
+        return encodings.per_tensor(*(wider(seen) if any(v.name in ranges for v in group) else seen), bits)
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs):
-        return encodings.per_tensor(*_wider(_union(group, ranges)), grids.kv, symmetric=True)
+        return encodings.per_tensor(*wider(_union(group, ranges)), grids.kv, symmetric=True)
+    if any(is_operand(v) for v in group):
+        wide = wider(_union(group, ranges))
+        return encodings.per_tensor(*wide, grids.operand, symmetric=True, signed=grids.operand == 16)
     makers = {node.op_type for v in group if (node := v.producer()) is not None}
     if inputs:
         seen = _union(group, ranges)
-    elif makers & {"Softmax", "Sigmoid"}:
-        seen = (0.0, 1.0)
+    elif fixed := sorted(makers & set(roles.FIXED)):
+        seen = roles.FIXED[fixed[0]]
     else:
-        seen = _wider(_turned(group, ranges) or _union(group, ranges))
+        seen = _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
     return encodings.per_tensor(*seen, grids.activations)
 
 
-def _wider(seen: Range) -> Range:
+def _clipped(group: list[ir.Value], seen: Range) -> Range:
+    """No further than a Clip lets values go. HTP may fuse it with the convolution before it, and then it is the
+    grid that clips (tried: with headroom on the output of a Relu6, values go past 6)."""
+    for value in group:
+        node = value.producer()
+        if node is not None and node.op_type == "Clip":
+            low, high = (edit.scalar(v) for v in (*node.inputs[1:3], None, None)[:2])
+            seen = max(seen[0], -math.inf if low is None else low), min(seen[1], math.inf if high is None else high)
+    return seen
+
+
+def wider(seen: Range) -> Range:
+    """The range with its headroom."""
     return seen[0] * HEADROOM, seen[1] * HEADROOM
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
-from edgeforge.quantize import assign
+from edgeforge.quantize import assign, roles
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
           "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}
@@ -35,7 +35,7 @@ def quantize(model: ir.Model, table: Table) -> ir.Model:
     assign.coverage(graph, table)
     nodes = list(graph)
     for node in nodes:
-        if node.op_type in ("Conv", "Gemm") and len(node.inputs) == 3:
+        if node.op_type in roles.BIASED and len(node.inputs) == 3 and node.inputs[2] is not None:
             _bias(graph, node, table)
     for value in [v for v in graph.initializers.values() if str(v.name) in table]:
         _constant(graph, nodes[0], value, table[str(value.name)])
@@ -124,16 +124,17 @@ def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
     array = edit.constant(bias)
     if x is None or weight is None or bias is None or array is None:
         raise EdgeForgeError(f"{node.name}: a bias that is not constant cannot be quantized")
-    scale = (_scale_of(x, table) * table[str(weight.name)].steps().reshape(-1)).astype(np.float32)
+    steps = table[str(weight.name)].steps()
+    scale = (_scale_of(x, table) * steps).astype(np.float32)
     limit = float(np.iinfo(np.int32).max)
     codes = np.clip(np.rint(array.astype(np.float64) / scale), -limit, limit).astype(np.int32)
     name, uses = str(bias.name), list(bias.uses())
     graph.initializers.pop(name)
     stored = edit.initializer(graph, name, codes)
     parameters = [edit.initializer(graph, f"{name}/scale", scale),
-                  edit.initializer(graph, f"{name}/zero_point", np.zeros(len(scale), np.int32))]
-    real = edit.node_before(node, "DequantizeLinear", [stored, *parameters], f"{name}/dq", list(array.shape),
-                            [ir.AttrInt64("axis", 0)])
+                  edit.initializer(graph, f"{name}/zero_point", np.zeros(scale.shape, np.int32))]
+    axis = [ir.AttrInt64("axis", 0)] if scale.ndim else []
+    real = edit.node_before(node, "DequantizeLinear", [stored, *parameters], f"{name}/dq", list(array.shape), axis)
     real.type = ir.TensorType(ir.DataType.FLOAT)
     for use in uses:
         use.node.replace_input_with(use.idx, real)

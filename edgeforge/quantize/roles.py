@@ -8,16 +8,29 @@ import onnx_ir as ir
 
 from edgeforge.graph.requantize import is_requantize
 
-MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat",
-         "Identity"}
-"""ops that carry codes unchanged: inputs and outputs share one grid"""
+MOVES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Gather", "Concat", "Identity",
+         "Flatten", "Tile", "DepthToSpace", "SpaceToDepth", "Pad", "Resize", "MaxPool", "GlobalMaxPool"}
+"""ops that carry codes unchanged, or choose among them: inputs and outputs share one grid. HTP pools, pads and
+resizes on one grid only; two make it a float island, or (Pad) wrong"""
+
+FIXED = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+"""ranges that follow from the op. HTP's 16-bit Sigmoid and Tanh write their codes on these grids whatever
+encoding their output has (tried: a Tanh with an output range of 0.35 is off by a third of all codes)"""
+
+_NUMBERS = {"Resize": (1, 2), "Clip": (1, 2), "Pad": (2,)}
+"""inputs that configure an op: the compiler reads them as floats, and they have no grid"""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def is_real(value: ir.Value | None) -> bool:
     """Does value hold reals (and so need an encoding)?"""
-    return value is not None and value.dtype in _FLOATS
+    return value is not None and value.dtype in _FLOATS and not _is_number(value)
+
+
+def _is_number(value: ir.Value) -> bool:
+    uses = list(value.uses()) if value.is_initializer() else []
+    return bool(uses) and all(use.idx in _NUMBERS.get(use.node.op_type, ()) for use in uses)
 
 
 def moves(node: ir.Node) -> bool:
@@ -46,6 +59,8 @@ def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
         return None
     if node.op_type == "Conv":
         return 0
+    if node.op_type == "ConvTranspose":
+        return 1
     if node.op_type == "MatMul":
         return rank - 1
     if node.op_type == "Gemm":
@@ -54,17 +69,47 @@ def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
     return None
 
 
+BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
+"""ops whose third input is added to what the first two make"""
+
+
 def is_bias(value: ir.Value) -> bool:
-    """The third input of a Conv or Gemm: int32 on the grid of its product, not an encoding of its own."""
-    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in ("Conv", "Gemm")
-                                          for u in value.uses())
+    """The third input of such an op: int32 on the grid of its product, not an encoding of its own."""
+    return value.is_initializer() and all(u.idx == 2 and u.node.op_type in BIASED for u in value.uses())
+
+
+def is_gain(value: ir.Value) -> bool:
+    """What a LayerNormalization multiplies by: HTP takes it on a symmetric grid only."""
+    return value.is_initializer() and all(u.idx == 1 and u.node.op_type == "LayerNormalization" for u in value.uses())
+
+
+Part = tuple[str, int | str]
+
+
+def part(node: ir.Node, index: int) -> Part:
+    """What a constant is to node at one of its inputs; equal for uses that can share a grid."""
+    value = node.inputs[index]
+    if index == 2 and node.op_type in BIASED:
+        return "bias", str(node.outputs[0].name)
+    if index == 1 and node.op_type == "LayerNormalization":
+        return "gain", 0
+    if index in _NUMBERS.get(node.op_type, ()):
+        return "number", 0
+    axis = _axis_at(node, index, len(value.shape)) if value is not None and value.shape is not None else None
+    return ("weight", axis) if axis is not None else ("value", 0)
 
 
 def products(graph: ir.Graph) -> dict[str, str]:
     """The values that 1x1 convolutions read, by the name of the weight they are read with."""
     return {str(n.inputs[1].name): str(n.inputs[0].name) for n in graph
-            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None
-            and n.inputs[1].is_initializer()}
+            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None and _pointwise(n)}
+
+
+def _pointwise(conv: ir.Node) -> bool:
+    """A 1x1 convolution of one group, whose weight is a parameter?"""
+    weight, group = conv.inputs[1], conv.attributes.get("group")
+    return (weight is not None and weight.is_initializer() and weight.shape is not None
+            and all(d == 1 for d in list(weight.shape)[2:]) and (group is None or group.as_int() == 1))
 
 
 def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:

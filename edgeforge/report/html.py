@@ -18,7 +18,8 @@ border-bottom: 1px solid #ddd; vertical-align: top } td.n { text-align: right; f
 
 def render(report: Report) -> str:
     """The whole page."""
-    title = f"{escape(report.model)} for {escape(report.chip)}, context {report.context}"
+    context = "" if report.context is None else f", context {report.context}"
+    title = f"{escape(report.model)} for {escape(report.chip)}{context}"
     body = "".join(_stage(s) for s in report.stages)
     cost = escape(f"EdgeForge {report.edgeforge}. " + ". ".join(report.bounds) + ".")
     unseen = "".join(f"<li>{escape(line)}</li>" for line in report.not_seen)

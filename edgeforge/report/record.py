@@ -28,7 +28,8 @@ class StageReport:
 class Report:
     model: str
     chip: str
-    context: int
+    context: int | None
+    """tokens; None for a plain graph"""
     edgeforge: str
     stages: tuple[StageReport, ...]
     not_seen: tuple[str, ...]
@@ -44,9 +45,11 @@ class Report:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """What the whole build took, beside what it may take for a 135M model on 2 cores."""
-        return (f"{self.seconds:.0f} s in all stages; bound for SmolLM2-135M on 2 cores: 900 s",
-                f"{self.peak_mib / 1024:.1f} GiB at most, the whole process tree; bound: 6 GiB")
+        """What the whole build took, beside what it may take for a 135M language model on 2 cores."""
+        took = f"{self.seconds:.0f} s in all stages", f"{self.peak_mib / 1024:.1f} GiB at most, the whole process tree"
+        if self.context is None:
+            return took
+        return f"{took[0]}; bound for SmolLM2-135M on 2 cores: 900 s", f"{took[1]}; bound: 6 GiB"
 
     def save(self, path: Path) -> None:
         """JSON without infinities: they become strings."""
@@ -54,10 +57,10 @@ class Report:
         path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
-def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...]) -> Report:
+def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...], context: int | None) -> Report:
     """Reads every finished stage's stamp and gate; sources are in the order of the build."""
     stages = tuple(_stage(path) for path in sources.values())
-    return Report(build.checkpoint.name, build.chip.name, build.context, __version__, stages, not_seen)
+    return Report(build.source.name, build.chip.name, context, __version__, stages, not_seen)
 
 
 def _stage(path: Path) -> StageReport:

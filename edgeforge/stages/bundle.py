@@ -29,22 +29,23 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     vendor = backend(build.chip.backend)
     compiled = vendor.bundle(build, sources["compile"], sources["split"], out)
     manifest = Manifest.load(source)
-    dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=_stamps(sources)).save(out)
+    dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
     shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
-    report = collect(build, sources, vendor.not_seen)
+    report = collect(build, sources, vendor.not_seen, build.context)
     report.save(out / REPORT)
     (out / PAGE).write_text(html.render(report), encoding="utf-8")
     lock.save(build, sources, out, (REPORT, PAGE))
-    return _sizes(out, report)
+    return sizes(out, report)
 
 
-def _stamps(sources: dict[str, Path]) -> dict[str, str]:
+def stamps(sources: dict[str, Path]) -> dict[str, str]:
     """The cache key of every stage that the bundle was made from."""
     return {f"stage.{name}": path.name for name, path in sources.items()}
 
 
-def _sizes(out: Path, report: Report) -> list[Check]:
+def sizes(out: Path, report: Report) -> list[Check]:
+    """What the bundle weighs and took."""
     total = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
     model = (out / store.DATA).stat().st_size
     return [Check("bundle: files", total / 2**20, "MiB"), Check("bundle: CPU model", model / 2**20, "MiB"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,6 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes ranges.json {value: [smallest, largest]}, grams/ (empty unless rounding is gptq), data.json."""
     source = sources["transform"]
     wanted = _gram_values(store.load(source).graph) if build.recipe.quantize.rounding == "gptq" else {}
-    (out / GRAMS).mkdir()
     index: dict[str, str] = {}
     ranges, windows = Ranges(), reading.windows(build)
     data = reading.describe(windows)
@@ -40,16 +39,32 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         build.say(f"reading {number + 1}")
         grams = {name: Gram() for name in names}
         _read(build, source, windows, out, grams, None if number else ranges)
-        for name, gram in grams.items():
-            index[name] = f"{len(index)}.npy"
-            np.save(out / GRAMS / index[name], gram.matrix())
-    (out / GRAMS / _INDEX).write_text(json.dumps(index), encoding="utf-8")
-    (out / RANGES).write_text(json.dumps(dict(sorted(ranges.seen.items())), indent=0) + "\n", encoding="utf-8")
+        save_grams(out, grams, index)
+    save_ranges(out, ranges)
     (out / DATA).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return [Check("calibrate: values watched", len(ranges.seen), "values"),
             Check("calibrate: Gram matrices", len(index), "values",
                   1 if build.recipe.quantize.rounding == "gptq" else None),
             Check("calibrate: tokens read", data["tokens"], "tokens", 1)]
+
+
+def save_ranges(folder: Path, ranges: Ranges) -> None:
+    text = json.dumps(dict(sorted(ranges.seen.items())), indent=0)
+    (folder / RANGES).write_text(text + "\n", encoding="utf-8")
+
+
+def load_ranges(folder: Path) -> dict[str, tuple[float, float]]:
+    raw = json.loads((folder / RANGES).read_text(encoding="utf-8"))
+    return {name: (low, high) for name, (low, high) in raw.items()}
+
+
+def save_grams(folder: Path, grams: Mapping[str, Gram], index: dict[str, str]) -> None:
+    """Adds matrices to the folder's own; index says which are there, file by value name, and grows."""
+    (folder / GRAMS).mkdir(exist_ok=True)
+    for name, gram in grams.items():
+        index[name] = f"{len(index)}.npy"
+        np.save(folder / GRAMS / index[name], gram.matrix())
+    (folder / GRAMS / _INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def load_grams(folder: Path) -> dict[str, Floats]:

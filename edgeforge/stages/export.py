@@ -25,15 +25,20 @@ STEPS = 3
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes model.onnx (float), model.encodings (AIMET 1.0.0) and vectors/{ar128,ar1_0,ar1_1,...}."""
-    artifact.copy_model(sources["quantize"] / FLOAT, out)
-    model = store.load(out)
-    table = Table.load(sources["quantize"] / FILE)
-    parameters = [str(v.name) for v in model.graph.initializers.values()]
-    aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")
+    entries = write_encodings(sources["quantize"], out)
     calls = _vectors(build, sources)
     for index, call in enumerate(calls):
         record.save(out / VECTORS / label(call.ar, index - 1), call)
-    return [Check("export: encodings", len(table), "entries"), Check("export: vectors", len(calls), "calls", 1)]
+    return [Check("export: encodings", entries, "entries"), Check("export: vectors", len(calls), "calls", 1)]
+
+
+def write_encodings(quantized: Path, out: Path) -> int:
+    """The float model of a quantize artifact and its table in AIMET's form; returns the number of entries."""
+    artifact.copy_model(quantized / FLOAT, out)
+    table = Table.load(quantized / FILE)
+    parameters = [str(v.name) for v in store.load(out).graph.initializers.values()]
+    aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")
+    return len(table)
 
 
 def label(ar: int, step: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeforge.build import Build
 from edgeforge.gates import Check
-from edgeforge.recipe import Recipe
+from edgeforge.recipe import OnnxModel, Recipe
 
 _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
 
@@ -19,6 +19,7 @@ _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"),
 class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
     tools: distributions whose change reruns it. vendor: it calls the backend that the chip names.
+    folder: where its module lies, under stages/.
     """
 
     name: str
@@ -26,12 +27,22 @@ class Stage:
     keys: Callable[[Recipe], Any]
     tools: tuple[str, ...]
     vendor: bool = False
+    folder: str = ""
+
+    @property
+    def module(self) -> str:
+        """The module whose `run` does the work."""
+        return ".".join(filter(None, ("edgeforge.stages", self.folder, self.name)))
 
     def run(self, build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-        """Calls edgeforge.stages.<name>.run; its imports are paid for only now."""
-        module = importlib.import_module(f"edgeforge.stages.{self.name}")
-        checks: list[Check] = module.run(build, sources, out)
+        """Calls its module's run; the imports are paid for only now."""
+        checks: list[Check] = importlib.import_module(self.module).run(build, sources, out)
         return checks
+
+
+def plan(recipe: Recipe) -> tuple[Stage, ...]:
+    """The stages that recipe asks for, in order."""
+    return GRAPH_STAGES if isinstance(recipe.model, OnnxModel) else STAGES
 
 
 STAGES = (
@@ -53,3 +64,17 @@ STAGES = (
     Stage("bundle", ("adapt", "optimize", "transform", "calibrate", "quantize", "export", "split", "compile"),
           lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True),
 )
+"""from a language model's checkpoint"""
+
+GRAPH_STAGES = (
+    Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain"),
+    Stage("calibrate", ("optimize",), lambda r: [r.quantize.rounding], (*_ONNX, *_ORT), folder="plain"),
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantize_db], (*_ONNX, *_ORT),
+          folder="plain"),
+    Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
+    Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ORT, "onnxruntime-qnn"),
+          vendor=True, folder="plain"),
+    Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [],
+          (*_ORT, "onnxruntime-qnn"), vendor=True, folder="plain"),
+)
+"""from a plain ONNX graph"""

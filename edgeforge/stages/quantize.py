@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, gptq, qdq
 from edgeforge.stages import adapt
-from edgeforge.stages.calibrate import GRAMS, RANGES, load_grams
+from edgeforge.stages.calibrate import GRAMS, load_grams, load_ranges
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
@@ -33,7 +32,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["transform"]
     artifact.carry(source, out)
     model = store.load(source)
-    ranges = {k: (v[0], v[1]) for k, v in json.loads((sources["calibrate"] / RANGES).read_text()).items()}
+    ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
     table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)

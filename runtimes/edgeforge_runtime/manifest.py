@@ -19,6 +19,8 @@ from .errors import ManifestError
 from .typed import build, objects, read_json, shown
 
 FORMAT = "edgeforge-bundle/1"
+PLAIN_FORMAT = "edgeforge-graph/1"
+"""a bundle without a decode loop; see plain.py"""
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
@@ -54,7 +56,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Graph:
-    """One width of the model: AR new tokens against CL - AR cached ones; its parts run in order."""
+    """One width of the model: AR new tokens against CL - AR cached ones (0 and 0 where there are no tokens).
+
+    Its parts run in order.
+    """
 
     ar: int
     cl: int
@@ -129,20 +134,29 @@ class Manifest:
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
-        path = folder / NAME
-        try:
-            raw = read_json(path)
-        except FileNotFoundError:
-            raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
-        except (OSError, ValueError) as error:
-            raise ManifestError(f"{path} cannot be read: {error}") from error
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ManifestError(f"{path} has format {shown(found)}; this runtime reads {FORMAT!r}")
+        raw = read(folder, FORMAT)
         try:
             return _manifest(raw)
         except ValueError as error:
-            raise ManifestError(f"{path} is damaged: {error}") from error
+            raise ManifestError(f"{folder / NAME} is damaged: {error}") from error
+
+
+def read(folder: Path, wanted: str) -> dict[str, Any]:
+    """manifest.json as it stands; ManifestError when it is not there or has another format."""
+    path = folder / NAME
+    try:
+        raw = read_json(path)
+    except FileNotFoundError:
+        raise ManifestError(f"{folder} holds no {NAME}: not an EdgeForge bundle") from None
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path} cannot be read: {error}") from error
+    found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+    if isinstance(raw, dict) and found == wanted:
+        return raw
+    if found == PLAIN_FORMAT:
+        raise ManifestError(f"{folder} holds a plain graph, no decode loop that could answer a prompt; "
+                            "run it with edgeforge_runtime.plain.PlainSession")
+    raise ManifestError(f"{path} has format {shown(found)}; this runtime reads {wanted!r}")
 
 
 def past_layer(name: str) -> tuple[str, int] | None:
@@ -174,7 +188,8 @@ def _graph(raw: Any) -> Graph:
     return build(Graph, raw, parts=tuple(map(_part, objects(_key(raw, "parts"), "parts"))))
 
 
-def _target(raw: Any) -> Target:
+def target(raw: Any) -> Target:
+    """A target as it stands in manifest.json."""
     return build(Target, raw, graphs=tuple(map(_graph, objects(_key(raw, "graphs"), "graphs"))))
 
 
@@ -182,7 +197,7 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     targets = _key(raw, "targets")
     if not isinstance(targets, dict):
         raise ValueError(f"{shown(targets)} stands where the targets should")
-    made = {"model": build(Model, _key(raw, "model")), "targets": {n: _target(t) for n, t in targets.items()}}
+    made = {"model": build(Model, _key(raw, "model")), "targets": {n: target(t) for n, t in targets.items()}}
     manifest = build(Manifest, {k: v for k, v in raw.items() if k != "format"}, **made)
     _inside(manifest.rope)
     _inside(manifest.tokenizer or ".")

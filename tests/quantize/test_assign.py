@@ -86,7 +86,7 @@ def test_moved_values_share_a_grid_and_computed_ones_do_not() -> None:
 
 
 def test_a_value_that_was_never_seen_is_named() -> None:
-    model = parse("y = Sigmoid(x) z = Tanh(y)", "float[2] x", "float[2] z")
+    model = parse("y = Sigmoid(x) z = Exp(y)", "float[2] x", "float[2] z")
     with pytest.raises(EdgeForgeError, match="z was never observed"):
         assign.assign(model.graph, {"x": RANGE, "y": RANGE}, assign.Grids())
 

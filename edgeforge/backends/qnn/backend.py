@@ -8,16 +8,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
 
 from edgeforge import artifact
-from edgeforge.backends.qnn import genie, limits, process
+from edgeforge.backends import process
+from edgeforge.backends.ending import ChildFailed
+from edgeforge.backends.health import Abilities, Proof, Tool
+from edgeforge.backends.qnn import describe, genie, health, limits, plain, trial
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
+from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.backends.qnn.job import GraphJob, PartJob
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
@@ -27,6 +32,7 @@ from edgeforge.export import record
 from edgeforge.findings import Facts, Finding
 from edgeforge.gates import Check
 from edgeforge.metrics import sqnr_db
+from edgeforge.targets import Chip
 
 DEVICE, TWIN = "device", "x86"
 _VECTORS = "vectors"
@@ -72,16 +78,7 @@ class QnnBackend:
                 for kind, sharing in kinds]
         for job in work:
             job.out.parent.mkdir(exist_ok=True)
-        with ThreadPoolExecutor(len(work)) as pool:
-            running = [pool.submit(compile_part, job, build.recipe.compile.timeout_s) for job in work]
-            try:
-                done, _ = wait(running, return_when=FIRST_EXCEPTION)
-                for finished in done:
-                    finished.result()
-                return [r.result() for r in running]
-            except BaseException:
-                process.stop_all()  # the other compiler would go on for minutes
-                raise
+        return _compile_pair(build, work, name)
 
     def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
         manifest = Manifest.load(split)
@@ -99,8 +96,68 @@ class QnnBackend:
             genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
         return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
 
+    suffixes, alike = describe.SUFFIXES, describe.ALIKE
+    faults = FAULTS
+
+    def tools(self) -> list[Tool]:
+        return health.tools()
+
+    def abilities(self, chip: Chip) -> Abilities:
+        return health.abilities(chip)
+
+    def proof(self, chip: Chip) -> Proof:
+        return health.proof(chip)
+
+    def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
+        return describe.describe(paths)
+
+    def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
+        return describe.brief(facts)
+
+    def trials(self, folder: Path) -> list[trial.QnnTrial] | None:
+        return trial.of_job(folder)
+
+    def trial(self, model: Path, feeds: Path | None, chip: Chip) -> trial.QnnTrial:
+        return trial.of_file(model, feeds, chip)
+
+    graph_not_seen = plain.NOT_SEEN
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        return plain.compile_graph(build, quantized, vectors, out)
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        return plain.bundle_graph(source, compiled, bundle)
+
 
 BACKEND = QnnBackend()
+
+
+def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[CompiledPart]:
+    """Both at once; one after the other when the memory that is free is not enough for that."""
+    try:
+        return _compile(build, work, len(work))
+    except ChildFailed as error:
+        if error.ending.kind != "memory" or build.recipe.compile.memory_mb is not None:
+            raise
+    build.say(f"{name}: too little memory for both compilers at once; one after the other")
+    return _compile(build, work, 1)
+
+
+def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[CompiledPart]:
+    limits = build.recipe.compile
+    memory = process.allowance(limits.memory_mb, at_once)
+    with ThreadPoolExecutor(at_once) as pool:
+        running = [pool.submit(compile_part, job, limits.timeout_s, memory) for job in work]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
+            return [r.result() for r in running]
+        except BaseException:
+            for waiting in running:
+                waiting.cancel()
+            process.stop_all()  # the other compiler would go on for minutes
+            raise
 
 
 def _labels(split: Path) -> list[str]:
@@ -162,7 +219,8 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
     """A few decode steps through all parts on the emulator, each part fed by the one before."""
     labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
     build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
-    begun = time.perf_counter()
+    begun, limits = time.perf_counter(), build.recipe.compile
+    memory = process.allowance(limits.memory_mb)
     values: list[Arrays] = [{} for _ in labels]
     expected: list[Arrays] = [{} for _ in labels]
     for part, spec in zip(twin, graph.parts, strict=True):
@@ -172,7 +230,7 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
             values[step] = record.load_arrays(folder / record.INPUTS) | values[step]
             expected[step] |= record.load_arrays(folder / record.OUTPUTS)
             feeds.append({t.name: values[step][t.name] for t in spec.inputs})
-        for step, made in enumerate(emulate(part, spec.graph, feeds, build.recipe.compile.timeout_s)):
+        for step, made in enumerate(emulate(part, spec.graph, feeds, limits.timeout_s, memory)):
             values[step] |= made
     reals = [[table["logits"].dequantize(side[step]["logits"]) for step in range(len(labels))]
              for side in (expected, values)]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge.backends.qnn import process, wheel
+from edgeforge.backends import process
+from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.errors import CompilerError
 
 READER = process.module_command("edgeforge.backends.qnn.binary_worker")
@@ -117,11 +118,14 @@ def read_binaries(paths: Sequence[Path], timeout_s: float = TIMEOUT_S) -> list[C
         if not run.ok:
             raise CompilerError(
                 f"cannot read {' or '.join(str(p) for p in paths)}: the reader {run.ending()}: "
-                + " | ".join(process.culprits(run.log)),
+                + " | ".join(complaints.culprits(run.log)),
                 "the file is damaged or of another SDK",
             )
-        raw = json.loads(result.read_text(encoding="utf-8"))
-    return [_binary(entry) for entry in raw]
+        try:
+            return [_binary(entry) for entry in json.loads(result.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CompilerError(f"cannot read {' or '.join(map(str, paths))}: the reader left no usable answer: {error}"
+                                ) from error
 
 
 def read_binary(path: Path, timeout_s: float = TIMEOUT_S) -> ContextBinary:

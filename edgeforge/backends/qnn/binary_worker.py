@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from edgeforge.backends import orphan
+
 _CREATE, _GET_INFO = 0, 1
 _BINARY_INFO_V3, _GRAPH_INFO_V3 = 3, 3
 _DEFINED, _SCALE_OFFSET = 1, 0
@@ -182,6 +184,7 @@ def _triple(v: _Version) -> list[int]:
 
 
 def main(argv: list[str]) -> int:
+    orphan.end_with_parent()
     library, result, *paths = map(Path, argv)
     found: list[dict[str, Any]] = []
     for path in paths:

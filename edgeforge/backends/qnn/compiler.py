@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge.backends.qnn import process, wheel
+from edgeforge.backends import process
+from edgeforge.backends.ending import ChildFailed, Ending, Kind
+from edgeforge.backends.faults import in_text
+from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.binary import ContextBinary, read_binary
+from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.backends.qnn.job import JOB, LOG, RESULT, GraphJob, PartJob
 from edgeforge.errors import CompilerError
 
-__all__ = ["CompiledGraph", "CompiledPart", "GraphJob", "PartJob", "compile_part", "load_part"]
+__all__ = ["CompiledGraph", "CompiledPart", "GraphJob", "PartJob", "compile_part", "load_part", "recorded"]
 WORKER_MODULE = "edgeforge.backends.qnn.worker"
 WORKER = process.module_command(WORKER_MODULE)
+FAILURE = "failure.json"
+_RESULT = ("name", "weight_sharing", "compile_seconds", "run_seconds", "peak_rss_bytes", "versions")
 
 
 @dataclass(frozen=True)
@@ -51,30 +58,33 @@ class CompiledPart:
     log: Path
 
 
-def compile_part(job: PartJob, timeout_s: float) -> CompiledPart:
+def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None) -> CompiledPart:
     """Compiles the part and publishes job.out as a whole.
 
-    On failure job.out stays as it was, and job.failure keeps job.json and the log.
+    On failure job.out stays as it was, and job.failure keeps job.json, the log and failure.json.
+
+    Args:
+        memory_bytes: most resident memory of the compiler; None: no limit.
 
     Raises:
-        CompilerError: no wheel, a refused graph, a crash, a hang, or a binary that is not what was asked for.
+        CompilerError: no wheel, or a bad job.
+        ChildFailed: a refused graph, a crash, a limit, or a binary that is not what was asked for.
     """
     job.check()
-    wheel.find()
+    wheel.find().check()
     partial, failed = job.out.with_name(job.out.name + ".partial"), job.failure
     for stale in (partial, failed):
         shutil.rmtree(stale, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         job.save(partial / JOB)
-        run = process.run_child(
-            [*WORKER, str(partial / JOB)], log=partial / LOG, timeout_s=timeout_s, cwd=partial
-        )
-        if not run.ok or not (partial / RESULT).is_file():
-            raise CompilerError(_failure(job, run), _rerun(failed))
-        _verify(job, load_part(partial), failed)
-    except BaseException:
+        run = process.run_child([*WORKER, str(partial / JOB)], log=partial / LOG, timeout_s=timeout_s,
+                                memory_bytes=memory_bytes, cwd=partial)
+        _verify(job, partial, run)
+    except BaseException as error:
         failed.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(error, ChildFailed):
+            _record(partial, job, error.ending, memory_bytes)
         partial.replace(failed)
         raise
     _publish(partial, job.out)
@@ -85,8 +95,11 @@ def load_part(folder: Path) -> CompiledPart:
     """Opens the folder that :func:`compile_part` made, and reads its binary back."""
     try:
         raw: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CompilerError(f"{folder} holds no finished part: {error}", "compile it again") from error
+        names = [str(n) for n in raw["graphs"]]
+        known = {k: raw[k] for k in _RESULT}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise CompilerError(f"{folder} holds no finished part: {RESULT}: {what}", "compile it again") from error
 
     def graph(name: str) -> CompiledGraph:
         outputs = folder / f"{name}.outputs.npz"
@@ -98,26 +111,20 @@ def load_part(folder: Path) -> CompiledPart:
             folder / f"{name}.trace.json",
         )
 
-    binary = folder / raw["binary"]
-    return CompiledPart(
-        raw["name"],
-        folder,
-        binary,
-        raw["weight_sharing"],
-        tuple(map(graph, raw["graphs"])),
-        read_binary(binary),
-        raw["compile_seconds"],
-        raw["run_seconds"],
-        raw["peak_rss_bytes"],
-        raw["versions"],
-        folder / LOG,
-    )
+    binary = folder / str(raw["binary"])
+    return CompiledPart(folder=folder, binary=binary, graphs=tuple(map(graph, names)), info=read_binary(binary),
+                        log=folder / LOG, **known)
 
 
-def _verify(job: PartJob, part: CompiledPart, failed: Path) -> None:
-    """The binary must be what the job asked for: the compiler falls back silently."""
-    info, asked = part.info, sorted(g.name for g in job.graphs)
-    found = sorted(g.name for g in info.graphs)
+def _verify(job: PartJob, partial: Path, run: process.ChildRun) -> None:
+    """The child must have ended well, and the binary be what the job asked for: the compiler falls back silently."""
+    if not run.ok:
+        raise _failed(job, _kind(run), run.ending(), run)
+    try:
+        info = load_part(partial).info
+    except CompilerError as error:
+        raise _failed(job, "garbage", f"ended well, and what it left cannot be used: {error.message}", run) from error
+    asked, found = sorted(g.name for g in job.graphs), sorted(g.name for g in info.graphs)
     problems = []
     if found != asked:
         problems.append(f"holds graphs {found}, not {asked}")
@@ -126,18 +133,55 @@ def _verify(job: PartJob, part: CompiledPart, failed: Path) -> None:
     if job.dsp_arch is not None and info.dsp_arch != job.dsp_arch:
         problems.append(f"is for v{info.dsp_arch}, not v{job.dsp_arch}")
     if problems:
-        raise CompilerError(f"part {job.name}: the binary {' and '.join(problems)}", _rerun(failed))
+        raise _failed(job, "garbage", f"wrote a binary that {' and '.join(problems)}", run)
 
 
-def _failure(job: PartJob, run: process.ChildRun) -> str:
-    ending = run.ending() if not run.ok else "wrote no result"
-    lines = "".join(f"\n    {line}" for line in process.culprits(run.log))
+def _kind(run: process.ChildRun) -> Kind:
+    if run.stopped is not None:
+        return "hung" if run.stopped == "time" else "memory"
+    return "crashed" if run.signal else "refused"
+
+
+def _failed(job: PartJob, kind: Kind, words: str, run: process.ChildRun) -> ChildFailed:
+    ending = Ending(kind, words, run.signal, complaints.culprits(run.log), complaints.refused_nodes(run.log))
+    lines = "".join(f"\n    {line}" for line in ending.lines)
     graphs = ", ".join(g.name for g in job.graphs)
-    return f"part {job.name} ({graphs}): the HTP compiler {ending}{':' if lines else ''}{lines}"
+    message = f"part {job.name} ({graphs}): the HTP compiler {words}{':' if lines else ''}{lines}"
+    return ChildFailed(message, ending, "; ".join([*_advice(ending, run.log), *_rerun(job.failure)]))
 
 
-def _rerun(failed: Path) -> str:
-    return f"the log is {failed / LOG}; to run it alone: python -m {WORKER_MODULE} {failed / JOB}"
+def _advice(ending: Ending, log: str) -> list[str]:
+    smaller = "make the parts smaller (`split.part_bytes`) or `target.context` lower"
+    if ending.kind == "memory":
+        return [f"raise `compile.memory_mb`, or {smaller}"]
+    if ending.kind == "hung":
+        return [f"raise `compile.timeout_s`, or {smaller}"]
+    if ending.signal == "SIGKILL":
+        return [f"if the system stopped it for want of memory: {smaller}"]
+    return [f"{f.cause}: {f.remedy}" for f in in_text(FAULTS, log)[:1]]
+
+
+def _rerun(failed: Path) -> list[str]:
+    return [f"the log is {failed / LOG}",
+            f"to run it alone: python -m {WORKER_MODULE} {shlex.quote(str(failed / JOB))}",
+            f"to find the smallest part that fails: edgeforge bisect {shlex.quote(str(failed))}"]
+
+
+def _record(folder: Path, job: PartJob, ending: Ending, memory_bytes: int | None) -> None:
+    facts = {"part": job.name, "graphs": [g.name for g in job.graphs], "kind": ending.kind, "words": ending.words,
+             "signal": ending.signal, "lines": ending.lines, "nodes": sorted(ending.nodes),
+             "memory_bytes": memory_bytes, "tools": wheel.find().stamp()}
+    (folder / FAILURE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def recorded(failed: Path) -> tuple[Ending | None, int | None]:
+    """How the job in this folder failed, and its memory limit; None where the folder does not say."""
+    try:
+        raw = json.loads((failed / FAILURE).read_text(encoding="utf-8"))
+        ending = Ending(raw["kind"], raw["words"], raw["signal"], tuple(raw["lines"]), frozenset(raw["nodes"]))
+        return ending, raw["memory_bytes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
 
 
 def _publish(partial: Path, out: Path) -> None:

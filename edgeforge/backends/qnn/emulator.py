@@ -10,12 +10,16 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeforge.backends.qnn import process, wheel
+from edgeforge.backends import process
+from edgeforge.backends.faults import in_text
+from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.compiler import CompiledPart
+from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.errors import CompilerError
 
 WORKER = process.module_command("edgeforge.backends.qnn.emulator_worker")
@@ -23,8 +27,12 @@ Feeds = Mapping[str, npt.NDArray[np.generic]]
 Outputs = dict[str, npt.NDArray[np.generic]]
 
 
-def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: float) -> list[Outputs]:
+def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: float,
+            memory_bytes: int | None = None) -> list[Outputs]:
     """Runs one graph of a twin once for each set of feeds; outputs by name, codes as stored.
+
+    Args:
+        timeout_s, memory_bytes: limits of the emulator's process; memory_bytes None: no limit.
 
     Raises:
         CompilerError: the part is weight-shared, the graph is unknown, a feed does not fit, or the
@@ -50,12 +58,19 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         run = process.run_child(
-            [*WORKER, str(folder / "job.json")], log=folder / "emulator.log", timeout_s=timeout_s, cwd=folder
+            [*WORKER, str(folder / "job.json")], log=folder / "emulator.log", timeout_s=timeout_s,
+            memory_bytes=memory_bytes, cwd=folder
         )
         if not run.ok:
-            lines = "".join(f"\n    {line}" for line in process.culprits(run.log))
-            raise CompilerError(f"graph {graph}: the HTP emulator {run.ending()}{lines}")
-        return [_load(folder / f"{index}.out.npz") for index in range(len(feeds))]
+            lines = "".join(f"\n    {line}" for line in complaints.culprits(run.log))
+            known = in_text(FAULTS, run.log)[:1]
+            hint = f"{known[0].cause}: {known[0].remedy}" if known else ""
+            raise CompilerError(f"part {part.name}, graph {graph}: the HTP emulator {run.ending()}{lines}", hint)
+        try:
+            return [_load(folder / f"{index}.out.npz") for index in range(len(feeds))]
+        except (OSError, ValueError, BadZipFile) as error:
+            raise CompilerError(f"part {part.name}, graph {graph}: the HTP emulator left no readable outputs: {error}"
+                                ) from error
 
 
 def _load(path: Path) -> Outputs:

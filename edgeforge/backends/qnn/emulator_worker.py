@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeforge.backends import orphan
 from edgeforge.backends.qnn import session as sessions
 
 
 def main(argv: list[str]) -> int:
+    orphan.end_with_parent()
     path = Path(argv[0])
     job = json.loads(path.read_text(encoding="utf-8"))
     found = sessions.register()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge.backends.qnn import process, wheel
+from edgeforge.backends import process
+from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.schemas import embedded_schemas, violations
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.targets import HEXAGON
@@ -271,7 +272,7 @@ def genie_tokens(bundle: Path, ids: Sequence[int], n: int, timeout_s: float) -> 
 
 
 def _telling(log: str) -> list[str]:
-    lines = process.readable(log)
+    lines = complaints.readable(log)
     known = [line for line in lines if any(re.search(pattern, line) for pattern, _ in _ADVICE)]
     return list(dict.fromkeys(known or lines[-4:]))[:4]
 

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from edgeforge.backends import orphan
+
 _TokenCallback = c.CFUNCTYPE(None, c.POINTER(c.c_uint32), c.c_uint32, c.c_int, c.c_void_p)
 _LogCallback = c.CFUNCTYPE(None, c.c_void_p, c.c_char_p, c.c_int, c.c_uint64, c.c_void_p)
 _COMPLETE_SENTENCE, _LOG_ERRORS, _LINE = 0, 1, 4096
@@ -62,6 +64,7 @@ def _print_message(log: int, form: bytes, level: int, time: int, arguments: int)
 
 
 def main(argv: list[str]) -> int:
+    orphan.end_with_parent()
     job = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     try:
         tokens = query(Path(job["library"]), job["config"], job["ids"], job["n"])

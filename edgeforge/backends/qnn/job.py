@@ -86,16 +86,23 @@ class PartJob:
                 raise CompilerError(f"part {self.name}: no such file: {path}")
 
     def save(self, path: Path) -> None:
-        """Writes job.json; paths become absolute, so that the worker can run anywhere."""
-        text = json.dumps(asdict(self), indent=1, default=lambda p: str(Path(p).resolve()))
+        """Writes job.json. Files beside it are named as such, so that they move together; others by absolute path."""
+        home = path.resolve().parent
+
+        def plain(value: Path) -> str:
+            full = value.resolve()
+            return full.name if full.parent == home else str(full)
+
+        text = json.dumps(asdict(self), indent=1, default=plain)
         path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> PartJob:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        home = path.resolve().parent
         graphs = tuple(
-            GraphJob(g["name"], Path(g["onnx"]), Path(g["feeds"]) if g["feeds"] else None)
+            GraphJob(g["name"], home / g["onnx"], home / g["feeds"] if g["feeds"] else None)
             for g in raw["graphs"]
         )
-        failed = Path(raw["failed"]) if raw["failed"] else None
-        return cls(**{**raw, "graphs": graphs, "out": Path(raw["out"]), "failed": failed})
+        failed = home / raw["failed"] if raw["failed"] else None
+        return cls(**{**raw, "graphs": graphs, "out": home / raw["out"], "failed": failed})

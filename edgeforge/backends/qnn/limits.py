@@ -23,8 +23,8 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from _toolchain()
     yield from _formats(facts)
     yield from _graphs(facts)
-    if facts.config:
-        yield from _genie(facts)
+    if facts.folder is not None and (facts.folder / _CONFIGS[0]).is_file():
+        yield from _genie(facts, facts.folder)
 
 
 def _toolchain() -> Iterator[Finding]:
@@ -78,16 +78,16 @@ def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
     return "split.part_bytes", f"set split.part_bytes to {limit // 2}"
 
 
-def _genie(facts: Facts) -> Iterator[Finding]:
+def _genie(facts: Facts, folder: Path) -> Iterator[Finding]:
     """Genie's own rules: which RoPE it can compute, and that a reply can end."""
-    where, config = str(facts.recipe.model / _CONFIGS[0]), facts.config
+    where, config = str(folder / _CONFIGS[0]), facts.config
     rotary = facts.decoder.rotary if facts.decoder is not None else 0
     try:
         genie.rope_scaling(genie.rope_parameters(config) or None, rotary // 2)
     except UnsupportedError as error:
         yield Finding("error", where, error.message, error.hint)
-    ends = _ends(config) | _ends(_json(facts.recipe.model / _CONFIGS[1]))
-    if not ends and not _json(facts.recipe.model / "tokenizer_config.json").get("eos_token"):
+    ends = _ends(config) | _ends(_json(folder / _CONFIGS[1]))
+    if not ends and not _json(folder / "tokenizer_config.json").get("eos_token"):
         yield Finding("error", where, "no end-of-sequence token: neither it nor generation_config.json nor "
                       "tokenizer_config.json names one, and Genie pads with it", "state eos_token_id in config.json")
     vocabulary = config.get("vocab_size")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import platform
 import re
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +15,16 @@ from edgeforge.errors import CompilerError
 DISTRIBUTION, PACKAGE, EP_NAME = "onnxruntime-qnn", "onnxruntime_qnn", "QNNExecutionProvider"
 TESTED = "2.7.0"
 """the version that this backend was built against"""
-HTP, SYSTEM, GENIE, PROVIDER = (
+HTP, PREPARE, SYSTEM, GENIE, PROVIDER = (
     "libQnnHtp.so",
+    "libHtpPrepare.so",
     "libQnnSystem.so",
     "libGenie.so",
     "libonnxruntime_providers_qnn.so",
 )
+_AGAIN = f"install the Linux x86-64 wheel: pip install --force-reinstall --no-deps {DISTRIBUTION}=={TESTED}"
+_ELF = struct.Struct("<18xH20xQ10xHH")  # e_machine; where the section table (the file's end) is, entry size, count
+_MACHINES = {0x3E: "x86_64", 0xB7: "aarch64", 0x03: "i686", 0x28: "armv7l", 0xF3: "riscv64"}
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,24 @@ class Wheel:
         if not path.is_file():
             raise CompilerError(
                 f"{DISTRIBUTION} {self.version} has no {name} in {self.folder}",
-                f"install the Linux x86-64 wheel: pip install --force-reinstall {DISTRIBUTION}=={TESTED}",
+                _AGAIN,
             )
         return path
+
+    def check(self) -> None:
+        """Refuses a wheel that this machine cannot load: CompilerError names the library and what it is."""
+        for name in (PROVIDER, HTP, PREPARE, SYSTEM):
+            path = self.library(name)
+            with path.open("rb") as file:
+                head = file.read(_ELF.size)
+            size = path.stat().st_size
+            if len(head) < _ELF.size or head[:4] != b"\x7fELF":
+                raise CompilerError(f"{path} is not a Linux library ({size:,} bytes)", _AGAIN)
+            machine, sections, entry, count = _ELF.unpack(head)
+            if (built := _MACHINES.get(machine, "another machine")) != platform.machine():
+                raise CompilerError(f"{path} is built for {built}, and this machine is {platform.machine()}", _AGAIN)
+            if (end := sections + entry * count) > size:  # loading it would end the process with SIGBUS
+                raise CompilerError(f"{path} is truncated: {size:,} bytes of at least {end:,}", _AGAIN)
 
     def stamp(self) -> dict[str, str]:
         """Versions that decide what comes out of a compile."""

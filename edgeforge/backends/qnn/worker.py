@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from edgeforge.backends import orphan
 from edgeforge.backends.qnn import session as sessions
 from edgeforge.backends.qnn import wheel
 from edgeforge.backends.qnn.interface import Hooks
@@ -155,6 +156,7 @@ def _peak_rss_bytes() -> int:
 
 
 def main(argv: list[str]) -> int:
+    orphan.end_with_parent()
     path = Path(argv[0]).resolve()
     folder = path.parent
     os.chdir(folder)

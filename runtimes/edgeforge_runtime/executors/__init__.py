@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgeforge_runtime import files
 from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.manifest import Target
 
@@ -28,13 +29,10 @@ def open_executor(
             busy processes 1 can be twice as fast as 2, since idle threads spin.
 
     Raises:
-        ManifestError: no such executor, or a file is missing.
+        ManifestError: no such executor, or a file is missing or not as long as the build made it.
         ExecutorError: a file does not load.
     """
-    for graph in target.graphs:
-        for part in graph.parts:
-            if not (folder / part.file).is_file():
-                raise ManifestError(f"{folder / part.file} is missing: graph {part.graph} cannot run")
+    files.check(target, folder)
     if target.executor == "onnx-cpu":
         return CpuExecutor(target, folder, exact=exact, threads=threads)
     if target.executor == "qnn-htp":

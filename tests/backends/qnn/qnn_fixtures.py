@@ -12,8 +12,8 @@ import psutil
 import pytest
 from qnn_tiny_llama import PARTS, Ranges, Tiny, calibrate, cpu_session, graph_name, write_parts
 
+from edgeforge.backends.process import is_running
 from edgeforge.backends.qnn.compiler import CompiledPart, GraphJob, PartJob, compile_part
-from edgeforge.backends.qnn.process import is_running
 
 SOC, ARCH, WIDTHS = 57, 75, (32, 1)
 TIMEOUT_S = 120.0

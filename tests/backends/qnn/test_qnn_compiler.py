@@ -15,8 +15,8 @@ import qnn_small_graphs as small
 from qnn_fixtures import Built, Compiler, pid_is_running
 from qnn_tiny_llama import cpu_session
 
+from edgeforge.backends import process
 from edgeforge.backends.qnn import compiler as module
-from edgeforge.backends.qnn import process
 from edgeforge.backends.qnn.compiler import compile_part, load_part
 from edgeforge.backends.qnn.emulator import emulate
 from edgeforge.errors import CompilerError
@@ -169,14 +169,6 @@ def test_killed_worker_is_reported(compiler: Compiler, monkeypatch: pytest.Monke
         compile_part(job, 60)
     assert not job.out.exists()
     assert (job.out.with_name("part.failed") / "job.json").is_file()
-
-
-def test_worker_that_ends_well_without_a_result_is_a_failure(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "WORKER", (sys.executable, "-c", "pass"))
-    with pytest.raises(CompilerError, match="wrote no result"):
-        compiler("part", small.conv(1))
 
 
 def test_hanging_worker_is_stopped_with_its_children(

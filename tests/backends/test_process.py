@@ -1,16 +1,24 @@
-"""Children: their ending in words, their log's culprits, and that none is left behind."""
+"""Children: their ending in words, their limits, and that none is left behind."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
-from qnn_fixtures import pid_is_running
 
-from edgeforge.backends.qnn.process import culprits, run_child, stop_all
+from edgeforge.backends.process import free_bytes, is_running, run_child, stop_all
+
+EAT = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * (16 << 20)))\n    time.sleep(0.02)\n"
+"""16 MiB every 20 ms, all of it touched"""
+
+
+def gone(pid: int) -> bool:
+    return not (psutil.pid_exists(pid) and is_running(psutil.Process(pid)))
 
 
 def python(code: str) -> list[str]:
@@ -53,21 +61,7 @@ def test_timeout_also_ends_grandchildren_that_left_the_session(tmp_path: Path) -
     assert "did not finish within" in run.ending()
     pids = list(map(int, run.log.split()))
     assert len(pids) == 2
-    assert not [p for p in pids if pid_is_running(p)]
-
-
-def test_culprits_name_the_operator_and_leave_out_its_shell() -> None:
-    log = (
-        "\x1b[1;31m2026-01-01 00:00:00.1 [E:onnxruntime:, a.cc:1 F] Unsupported nodes in QNN EP:"
-        " { name: x.dq, type: DequantizeLinear }{ name: bad, type: Det }\x1b[m\n"
-        "noise\n"
-    )
-    assert culprits(log) == ("Unsupported nodes in QNN EP: bad (Det)",)
-
-
-def test_culprits_fall_back_to_the_last_lines() -> None:
-    assert culprits("one\n\ntwo\n") == ("one", "two")
-    assert culprits("") == ()
+    assert all(map(gone, pids))
 
 
 def test_stop_all_ends_children_of_other_threads(tmp_path: Path) -> None:
@@ -80,3 +74,31 @@ def test_stop_all_ends_children_of_other_threads(tmp_path: Path) -> None:
             time.sleep(0.05)
         stop_all()
         assert "SIGKILL" in running.result(timeout=60).ending()
+
+
+def test_a_child_over_its_memory_limit_is_stopped_with_its_numbers(tmp_path: Path) -> None:
+    run = run_child(python(EAT), log=tmp_path / "log", timeout_s=60, memory_bytes=200 << 20)
+    assert (run.returncode, run.stopped) == (None, "memory")
+    assert 200 << 20 < run.peak_bytes < 600 << 20
+    assert run.seconds < 30
+    assert re.search(r"needed more than its limit of 200 MiB .*\(\d{3} MiB at its largest\)", run.ending())
+
+
+def test_grandchildren_count_and_go_too(tmp_path: Path) -> None:
+    code = ("import subprocess, sys, time\n"
+            f"p = subprocess.Popen([sys.executable, '-c', {EAT!r}], start_new_session=True)\n"
+            "print(p.pid, flush=True); time.sleep(600)")
+    run = run_child(python(code), log=tmp_path / "log", timeout_s=60, memory_bytes=200 << 20)
+    assert run.stopped == "memory"
+    assert gone(int(run.log))
+
+
+def test_a_child_within_its_limit_is_left_alone(tmp_path: Path) -> None:
+    code = "import time; held = bytearray(b'x' * (64 << 20)); time.sleep(0.5)"
+    run = run_child(python(code), log=tmp_path / "log", timeout_s=60, memory_bytes=400 << 20)
+    assert run.ok
+    assert 64 << 20 < run.peak_bytes < 200 << 20
+
+
+def test_what_is_free_is_less_than_the_machine_has() -> None:
+    assert 0 < free_bytes() < psutil.virtual_memory().total

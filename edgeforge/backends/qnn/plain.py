@@ -1,0 +1,85 @@
+"""A plain graph through the HTP compiler: one binary, which the device and the x86 emulator both load."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from edgeforge_runtime.manifest import Part, Target
+from edgeforge_runtime.plain import PlainManifest, one_graph
+
+from edgeforge.backends import process
+from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
+from edgeforge.backends.qnn.emulator import emulate
+from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.placement import check_placement
+from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
+from edgeforge.export import record
+from edgeforge.gates import Check
+from edgeforge.metrics import sqnr_db
+
+_FOLDER = "device"
+NOT_SEEN = (
+    "No device was used: latency, memory and accuracy on a phone are not measured here.",
+    "The binary in the bundle is the one that ran on Qualcomm's x86 emulator, whose times say nothing about device "
+    "times.",
+)
+
+
+def compile_graph(build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+    """See Backend.compile_graph."""
+    name = PlainManifest.load(quantized).part("cpu").graph
+    calls = sorted(p for p in vectors.iterdir() if p.is_dir())
+    build.say("HTP compiler")
+    source = PlainManifest.load(quantized).part("cpu")
+    job = PartJob(name, (GraphJob(name, quantized / source.file, calls[0] / record.INPUTS),), build.chip.soc_model,
+                  out / _FOLDER, False, build.chip.vtcm_mb, dsp_arch=build.chip.dsp_arch,
+                  failed=build.failures / name)
+    part = compile_part(job, build.recipe.compile.timeout_s, process.allowance(build.recipe.compile.memory_mb))
+    return [*_placed(part), *_numbers(build, part, Table.load(quantized / FILE), calls)]
+
+
+def bundle_graph(source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+    """See Backend.bundle_graph."""
+    part = load_part(compiled / _FOLDER)
+    (bundle / _FOLDER).mkdir()
+    wrapper = part.graphs[0].wrapper
+    for file in (part.binary, wrapper):
+        shutil.copyfile(file, bundle / _FOLDER / file.name)
+    inside = Part(f"{_FOLDER}/{wrapper.name}", source.graph, source.inputs, source.outputs)
+    return {"htp": one_graph("qnn-htp", inside, {"soc_model": str(part.info.soc_model)})}
+
+
+def _placed(part: CompiledPart) -> Iterator[Check]:
+    graph, info = part.graphs[0], part.info
+    placement = check_placement(graph.name, graph.dump, graph.trace)
+    note = "; ".join(f"{f.op} ({f.onnx or f.op_type}): {f.why}" for f in placement.findings[:3])
+    yield Check(f"compile: {graph.name} off the accelerator", len(placement.findings), "ops", 0, "at most", note)
+    yield Check(f"compile: {graph.name} device binary", info.file_bytes / 2**20, "MiB",
+                note=f"soc {info.soc_model}, v{info.dsp_arch}, QAIRT {info.build_id}")
+    yield Check(f"compile: {graph.name} compiler", part.compile_seconds, "s",
+                note=f"peak {part.peak_rss_bytes / 2**30:.2f} GiB")
+
+
+def _numbers(build: Build, part: CompiledPart, table: Table, calls: list[Path]) -> Iterator[Check]:
+    """The binary, loaded again, on the emulator against onnxruntime's CPU: the same codes in, output by output."""
+    build.say(f"{len(calls)} samples on the emulator")
+    graph = part.graphs[0]
+    expected = [record.load_arrays(call / record.OUTPUTS) for call in calls]
+    feeds = [record.load_arrays(call / record.INPUTS) for call in calls]
+    made = emulate(part, graph.name, feeds, build.recipe.compile.timeout_s,
+                   process.allowance(build.recipe.compile.memory_mb))
+    for name in expected[0]:
+        reals = [np.stack([_real(table, name, one[name]) for one in side]) for side in (expected, made)]
+        yield Check(f"compile: {name}, emulator against CPU", sqnr_db(*reals), "dB", build.recipe.gates.emulator_db)
+    yield Check("compile: emulator, a sample", part.run_seconds, "s", note="on this machine's CPU, never a device time")
+
+
+def _real(table: Table, name: str, codes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    encoding = table.get(name)
+    return codes.astype(np.float32) if encoding is None else encoding.dequantize(codes)

@@ -1,0 +1,155 @@
+"""Bundles and stages' folders: stamps, targets, gates, sizes, and whether every file is as long as it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeforge_runtime.errors import ManifestError
+from edgeforge_runtime.manifest import NAME, Graph, Manifest, Target
+
+from edgeforge import backends, gates
+from edgeforge.build import STAMP
+from edgeforge.errors import EdgeForgeError
+from edgeforge.report.record import REPORT
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """See the module. EdgeForgeError: neither a bundle nor a finished stage, or its small files are damaged."""
+    stamp, manifest = _stamp(path), _manifest(path)
+    if stamp is None and manifest is None:
+        raise EdgeForgeError(f"{path} is neither a bundle nor a stage's folder: no {NAME}, no {STAMP}",
+                             "give the bundle's own folder, or <cache>/<stage>/<key>")
+    stage = "bundle" if stamp is None else str(stamp.get("stage"))
+    facts: dict[str, Any] = {"kind": "bundle" if stage == "bundle" else f"stage {stage}", "path": str(path)}
+    if manifest is not None:
+        facts |= {"model": _model(manifest), "targets": {n: _target(t) for n, t in manifest.targets.items()},
+                  "stamps": dict(manifest.stamps)}
+    if stamp is not None:
+        facts["made_by"] = {k: stamp.get(k) for k in ("edgeforge", "key", "seconds", "peak_rss_mib", "tools")}
+    facts["gates"] = _gates(path)
+    facts["folders"] = _sizes(path)
+    facts["binaries"], unreadable = _binaries(path)
+    facts["problems"] = [*_changed(path, stamp or {}), *unreadable, *_unlike(facts["binaries"])]
+    return facts
+
+
+def _stamp(path: Path) -> dict[str, Any] | None:
+    raw = _read(path / STAMP)
+    if raw is not None and not (isinstance(raw, dict) and isinstance(raw.get("files"), dict)):
+        raise EdgeForgeError(f"{path / STAMP} is damaged", "build again, or copy the folder again")
+    return raw
+
+
+def _manifest(path: Path) -> Manifest | None:
+    if not (path / NAME).exists():
+        return None
+    try:
+        return Manifest.load(path)
+    except ManifestError as error:
+        raise EdgeForgeError(str(error), "build again, or copy the folder again") from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise EdgeForgeError(f"{path} is damaged: {error}", "build again, or copy the folder again") from error
+
+
+def _model(manifest: Manifest) -> dict[str, Any]:
+    m = manifest.model
+    return {"name": m.name, "layers": m.layers, "vocabulary": m.vocab_size, "context": m.context, "eos": list(m.eos)}
+
+
+def _target(target: Target) -> dict[str, Any]:
+    return {"executor": target.executor, "options": dict(target.options), "graphs": [_graph(g) for g in target.graphs]}
+
+
+def _graph(graph: Graph) -> dict[str, Any]:
+    return {"ar": graph.ar, "cl": graph.cl, "parts": len(graph.parts), "files": " ".join(p.file for p in graph.parts)}
+
+
+def _gates(path: Path) -> dict[str, Any]:
+    """Of the whole build where there is a report, else of this stage."""
+    report = _read(path / REPORT)
+    try:
+        if report is not None:
+            checks = [gates.Check(**{**c, "value": float(c["value"])}) for s in report["stages"] for c in s["checks"]]
+        else:
+            checks = gates.load(path) if (path / gates.FILE).exists() else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeForgeError(f"{path}: {REPORT} or {gates.FILE} is damaged: {error}") from error
+    judged = [c for c in checks if c.threshold is not None]
+    facts: dict[str, Any] = {"passed": sum(c.passed for c in judged), "of": len(judged),
+                             "failed": [str(c) for c in judged if not c.passed]}
+    return facts | ({"not_seen": report["not_seen"]} if report is not None and "not_seen" in report else {})
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Bytes in each folder, and in the files beside them."""
+    sizes: dict[str, int] = {}
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        first = file.relative_to(path).parts
+        name = f"{first[0]}/" if len(first) > 1 else first[0]
+        sizes[name] = sizes.get(name, 0) + file.stat().st_size
+    return sizes
+
+
+def _changed(path: Path, stamp: Mapping[str, Any]) -> list[str]:
+    """Files that are not as long as when the stage was finished."""
+    found = []
+    for name, size in _written(path, stamp):
+        file = path / name
+        now = file.stat().st_size if file.is_file() else None
+        if now is None:
+            found.append(f"{name} is missing ({size:,} bytes)")
+        elif now != size:
+            found.append(f"{name} has {now:,} bytes, was written with {size:,}")
+    return found
+
+
+def _written(path: Path, stamp: Mapping[str, Any]) -> list[tuple[str, int]]:
+    try:
+        return [(name, int(seen["bytes"])) for name, seen in stamp.get("files", {}).items()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeForgeError(f"{path / STAMP} is damaged: {type(error).__name__} {error}",
+                             "build again, or copy the folder again") from error
+
+
+def _binaries(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every compiled file in short, by the backend that knows its kind; and those that it cannot read."""
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for name in backends.names():
+        owner = backends.backend(name)
+        files = sorted(p for s in owner.suffixes for p in path.rglob(f"*{s}") if p.is_file())
+        if not files:
+            continue
+        try:
+            found = owner.describe(files)
+        except EdgeForgeError:  # one of them: which?
+            found = []
+            for file in files:
+                try:
+                    found += owner.describe([file])
+                except EdgeForgeError as error:
+                    problems.append(error.message)
+        rows += [{"backend": name, "file": str(Path(f["path"]).relative_to(path)), **owner.brief(f)} for f in found]
+    return rows, problems
+
+
+def _unlike(rows: list[dict[str, Any]]) -> list[str]:
+    """Compiled files of one backend that differ where all have to agree."""
+    found = []
+    for name in dict.fromkeys(r["backend"] for r in rows):
+        mine = [r for r in rows if r["backend"] == name]
+        for key in backends.backend(name).alike:
+            usual = Counter(r[key] for r in mine).most_common(1)[0][0]
+            found += [f"{r['file']} has {key} {r[key]}, the other binaries {usual}" for r in mine if r[key] != usual]
+    return found

@@ -1,0 +1,41 @@
+"""quantize: ranges -> encodings, printed as a QDQ model that is the reference for the compiled one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from edgeforge.build import Build
+from edgeforge.encodings import FILE
+from edgeforge.gates import Check
+from edgeforge.graph import store
+from edgeforge.quantize import assign, gptq, qdq
+from edgeforge.stages.calibrate import GRAMS, load_grams, load_ranges
+from edgeforge.stages.plain import measure
+from edgeforge.stages.quantize import FLOAT
+
+
+def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    """Writes table.json, float/ (see stages/quantize.py), and the QDQ model with integer inputs and outputs."""
+    model = store.load(sources["optimize"])
+    ranges = load_ranges(sources["calibrate"])
+    options = build.recipe.quantize
+    bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
+    table = assign.assign(model.graph, _unseen_inputs(model.graph, ranges), bits)
+    table.save(out / FILE)
+    if options.rounding == "gptq":
+        build.say("rounding weights")
+        gptq.round_weights(model, table, load_grams(sources["calibrate"] / GRAMS))
+    (out / FLOAT).mkdir()
+    store.save(model, out / FLOAT)
+    printed = qdq.quantize(store.load(out / FLOAT), table)
+    store.save(printed, out)
+    measure.save_manifest(build, printed.graph, out, table)
+    return measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
+
+
+def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Inputs never seen may go further than those seen, like every other activation."""
+    names = [str(v.name) for v in graph.inputs if str(v.name) in ranges]
+    return ranges | {name: assign.wider(ranges[name]) for name in names}
