@@ -215,7 +215,7 @@ def _read_set(folder: Path) -> object:
 
 # --- ONNX ------------------------------------------------------------------------------------------------------------
 
-def _onnx() -> Bases:
+def _onnx(build: str) -> Bases:
     import tempfile
 
     import toy
@@ -223,7 +223,7 @@ def _onnx() -> Bases:
     from edgeforge.graph import store
 
     with tempfile.TemporaryDirectory() as place:
-        store.save(toy.graph(), Path(place))
+        store.save(getattr(toy, build)(), Path(place))
         return {p.name: p.read_bytes() for p in Path(place).iterdir()}
 
 
@@ -240,6 +240,30 @@ def _read_onnx(folder: Path) -> object:
     from edgeforge.graph import edit, store
 
     return edit.names(store.load(folder).graph)
+
+
+def _read_any_onnx(folder: Path) -> object:
+    """A stranger's model: what is taken can be read to its last weight."""
+    from edgeforge.graph import edit, enter
+
+    model = enter.read(folder / "model.onnx")
+    return [edit.constant(v) for v in model.graph.initializers.values()], enter.signature(model.graph)
+
+
+def _samples() -> Bases:
+    import io
+
+    content = io.BytesIO()
+    np.savez(content, x=np.ones((4, 1, 3), np.float32), ids=np.ones((4, 2), np.int64))
+    return {"data.npz": content.getvalue()}
+
+
+def _read_samples(folder: Path) -> object:
+    from edgeforge.calibrate import samples
+
+    inputs = [samples.Input("x", "float32", (1, 3)), samples.Input("ids", "int64", (1, 2))]
+    found = samples.load(folder / "data.npz", inputs)
+    return found.calibration, found.evaluation
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -359,8 +383,10 @@ KINDS = {kind.name: kind for kind in (
     Kind("vectors", _bundle, lambda r, b: _one(r, b, npz=mutate.binary, json=_json), _read_npz, 5),
     Kind("lock", _locked, lambda r, b: _one(r, b, json=_json), _read_lock, 6),
     Kind("set", _sets, _damage_set, _read_set, 12),
-    Kind("onnx", _onnx, _damage_onnx, _read_onnx, 12),
+    Kind("onnx", lambda: _onnx("graph"), _damage_onnx, _read_onnx, 12),
     Kind("project", _project, _damage_project, _read_project, 15),
+    Kind("any-onnx", lambda: _onnx("network"), _damage_onnx, _read_any_onnx, 12),
+    Kind("samples", _samples, lambda r, b: _one(r, b, npz=mutate.binary), _read_samples, 5),
     Kind("gguf", _gguf, _damage_gguf, _read_gguf, 12),
     Kind("context-binary", _binary, _damage_binary, _read_binary, 1, 60.0),
     Kind("checkpoint", _checkpoint, _damage_checkpoint, _read_checkpoint, 12),

@@ -50,6 +50,20 @@ def graph() -> ir.Model:
     return ir.from_proto(model)
 
 
+def network() -> ir.Model:
+    """Somebody's own network, every size fixed: two products, one of them with a weight outside the file."""
+    tensors = {"w": np.ones((24, 24), np.float32), "b": np.ones(24, np.float32), "shape": np.array([6, 4], np.int64)}
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["h"]), onnx.helper.make_node("Add", ["h", "b"], ["s"]),
+             onnx.helper.make_node("Relu", ["s"], ["r"]), onnx.helper.make_node("Reshape", ["r", "shape"], ["v"]),
+             onnx.helper.make_node("Transpose", ["v"], ["y"], perm=[1, 0])]
+    float32 = onnx.TensorProto.FLOAT
+    made = onnx.helper.make_graph(
+        nodes, "net", [onnx.helper.make_tensor_value_info("x", float32, (1, 24))],
+        [onnx.helper.make_tensor_value_info("y", float32, (4, 6))],
+        [onnx.numpy_helper.from_array(a, n) for n, a in tensors.items()])
+    return ir.from_proto(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10))
+
+
 def checkpoint(folder: Path) -> None:
     """config.json, two shards with an index, and a tokenizer with a chat template."""
     from safetensors.numpy import save_file
