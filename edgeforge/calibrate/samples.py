@@ -110,7 +110,8 @@ def _arrays(path: Path) -> Arrays:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise RecipeError(f"model.calibration: {path} does not exist", hint) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, KeyError) as error:
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error,
+            KeyError) as error:
         pickled = "object" in str(error).lower() or "pickle" in str(error).lower()
         why = "holds pickled Python objects, which are not loaded" if pickled and zipfile.is_zipfile(path) else (
             f"is not an .npz file: {error}")

@@ -40,8 +40,15 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     for value in proto.graph.input:
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             raise UnsupportedError(f"{path} input {value.name!r} has no shape", "export it with fixed input shapes")
-    _check(proto, path)
-    model = ir.from_proto(proto)
+    try:
+        _check(proto, path)
+        model = ir.from_proto(proto)
+    except CheckpointError:
+        raise
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        why = error.__cause__ or error
+        raise CheckpointError(f"{path} is not a valid ONNX graph: {type(why).__name__} {why}",
+                              "export the model again") from error
     common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
     _plain_nodes(model.graph, path)

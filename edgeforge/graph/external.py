@@ -35,12 +35,15 @@ def pieces(proto: onnx.ModelProto, path: Path) -> list[Piece]:
 
     So links that were followed here are not looked at, and refused, again by whoever reads the bytes.
 
+    Tensors inside the file are measured as well.
+
     Raises:
         CheckpointError: a location leaves the model's folder, a file is missing, or too short.
     """
     found = [_piece(tensor, path) for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for piece in found:
         _check(piece, path)
+    _inline(proto, path)
     for tensor in _tensors(proto):
         for entry in tensor.external_data:
             if entry.key == "location":
@@ -74,6 +77,8 @@ def _in_nodes(nodes: object) -> Iterator[onnx.TensorProto]:
 
 def _piece(tensor: onnx.TensorProto, path: Path) -> Piece:
     entries = {e.key: e.value for e in tensor.external_data}
+    if any(isinstance(text, bytes) for text in (*entries, *entries.values())):  # protobuf's answer to bad UTF-8
+        raise CheckpointError(f"{path}: the external data of {tensor.name} is named in no UTF-8", _HINT)
     location = entries.get("location", "")
     windows, posix = PureWindowsPath(location), PurePosixPath(location)
     if not location or windows.drive or windows.root or ".." in windows.parts + posix.parts or "\0" in location:
@@ -87,6 +92,21 @@ def _piece(tensor: onnx.TensorProto, path: Path) -> Piece:
         raise CheckpointError(f"{path}: {tensor.name} wants {expected} bytes, and its external data says {length} "
                               f"from {offset}", "the file is damaged: export the model again")
     return Piece(tensor.name, path.parent / location, offset, length)
+
+
+def _inline(proto: onnx.ModelProto, path: Path) -> None:
+    """Weights inside the file are as many as their shape says, and of a type that has values."""
+    for tensor in _tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        try:
+            if any(d < 0 for d in tensor.dims):  # numpy takes them for "whatever fits"
+                raise ValueError("a negative dimension")
+            ir.serde.deserialize_tensor(tensor).numpy()
+        except Exception as error:  # each way of storing has its own ways to be unhappy
+            declared = f"type {tensor.data_type}, {list(tensor.dims)}"
+            raise CheckpointError(f"{path}: {tensor.name!r} does not hold what it declares ({declared}): {error}",
+                                  "the file is damaged: export the model again") from error
 
 
 def _bytes(tensor: onnx.TensorProto, path: Path) -> int:
