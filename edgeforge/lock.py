@@ -168,8 +168,18 @@ def _code(job: Build) -> dict[str, str]:
 
 def _well_formed(raw: Mapping[str, Any]) -> bool:
     parts = raw.get("inputs"), raw.get("files"), raw.get("stages")
-    if not all(isinstance(part, dict) for part in parts) or not isinstance(raw.get("source"), str | dict):
+    if not all(isinstance(part, dict) for part in parts) or not _is_place(raw.get("source")):
+        return False
+    tools = raw["inputs"].get("tools") or {}
+    if not isinstance(tools, dict) or not all(isinstance(name, str) and name for name in tools):
         return False
     known = isinstance(raw["inputs"].get("threads"), int) and isinstance(raw["inputs"].get("model"), str)
     return known and all(isinstance(f, dict) and isinstance(f.get("sha256"), str) and isinstance(f.get("bytes"), int)
                          and isinstance(f.get("reproducible"), bool) for f in raw["files"].values())
+
+
+def _is_place(raw: Any) -> bool:
+    """What source.place writes: a path or a hub id, or the two files of a plain graph."""
+    if isinstance(raw, dict):
+        return raw.keys() == {"onnx", "calibration"} and all(isinstance(p, str) for p in raw.values())
+    return isinstance(raw, str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,4 +43,4 @@ def there(place: Any) -> Source | None:
     model = OnnxModel(**place) if isinstance(place, dict) else Path(place)
     paths = (model.onnx, model.calibration) if isinstance(model, OnnxModel) else (model,)
     # A hub's id is no absolute path: its revision says what it was.
-    return open_source(model, allow_pickle=True) if all(p.is_absolute() and p.exists() for p in paths) else None
+    return open_source(model, allow_pickle=True) if all(p.is_absolute() and os.path.exists(p) for p in paths) else None

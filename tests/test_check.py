@@ -341,3 +341,9 @@ def test_an_old_chip_is_built_with_unshared_weights(built: Built) -> None:
     assert "does not share weights" in done.stderr
     assert "v69" in done.stdout
     assert time.monotonic() - begun < 100
+
+
+def test_a_config_with_endless_layers_costs_nothing(tmp_path: Path) -> None:
+    made = _recipe(tmp_path)
+    decoder = dataclasses.replace(shape.decoder(shape.as_config(QWEN3_4B), HTP, 1024), layers=1 << 64)
+    assert estimate(made, decoder, _tensors(QWEN3_4B)) is None

@@ -107,3 +107,25 @@ def test_bytes_that_come_out_otherwise_fail_the_build(built: Built, bundle: Path
 def test_a_lock_that_is_not_there_is_named(built: Built, tmp_path: Path) -> None:
     with pytest.raises(EdgeForgeError, match="there is no"):
         pipeline.build(recipe.load(built.recipe), lambda event: None, tmp_path / "no.json")
+
+
+def test_a_name_that_no_file_system_takes_is_missing(tmp_path: Path) -> None:
+    seen = {"bytes": 1, "sha256": "0" * 64, "reproducible": True}
+    facts = {"format": "edgeforge-lock-1", "source": "nowhere", "data": {}, "stages": {}, "files": {"x" * 5000: seen},
+             "inputs": {"threads": 1, "model": "0" * 64}}
+    (tmp_path / lock.FILE).write_text(json.dumps(facts), encoding="utf-8")
+    (line,) = lock.check(tmp_path).damaged
+    assert line.endswith("x: missing")
+    assert len(line) < 300
+
+
+@pytest.mark.parametrize("change", [
+    {"source": {"": {}}}, {"source": {"onnx": "a"}}, {"source": 3},
+    {"inputs": {"threads": 1, "model": "0", "tools": 5}},
+    {"inputs": {"threads": 1, "model": "0", "tools": {"": "1"}}}])
+def test_a_damaged_lock_is_no_lock(change: dict[str, object], tmp_path: Path) -> None:
+    facts = {"format": "edgeforge-lock-1", "source": "nowhere", "data": {}, "stages": {}, "files": {},
+             "inputs": {"threads": 1, "model": "0" * 64}}
+    (tmp_path / lock.FILE).write_text(json.dumps(facts | change), encoding="utf-8")
+    with pytest.raises(EdgeForgeError, match="is not a lock"):
+        lock.check(tmp_path)

@@ -40,8 +40,15 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     for value in proto.graph.input:
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             raise UnsupportedError(f"{path} input {value.name!r} has no shape", "export it with fixed input shapes")
-    _check(proto, path)
-    model = ir.from_proto(proto)
+    try:
+        _check(proto, path)
+        model = ir.from_proto(proto)
+    except CheckpointError:
+        raise
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        why = error.__cause__ or error
+        raise CheckpointError(f"{path} is not a valid ONNX graph: {type(why).__name__} {why}",
+                              "export the model again") from error
     _readable(model.graph, path)
     common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
@@ -57,6 +64,8 @@ def _readable(graph: ir.Graph, path: Path) -> None:
     for name, value in graph.initializers.items():
         if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
             try:
+                if any(isinstance(d, int) and d < 0 for d in value.const_value.shape):  # numpy: "whatever fits"
+                    raise ValueError("a negative dimension")
                 value.const_value.numpy()
             except (ValueError, TypeError, AssertionError) as error:
                 raise CheckpointError(f"{path}: tensor {name!r} is damaged: {error}",

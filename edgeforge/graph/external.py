@@ -74,6 +74,8 @@ def _in_nodes(nodes: object) -> Iterator[onnx.TensorProto]:
 
 def _piece(tensor: onnx.TensorProto, path: Path) -> Piece:
     entries = {e.key: e.value for e in tensor.external_data}
+    if any(isinstance(text, bytes) for text in (*entries, *entries.values())):  # protobuf's answer to bad UTF-8
+        raise CheckpointError(f"{path}: the external data of {tensor.name} is named in no UTF-8", _HINT)
     location = entries.get("location", "")
     windows, posix = PureWindowsPath(location), PurePosixPath(location)
     if not location or windows.drive or windows.root or ".." in windows.parts + posix.parts or "\0" in location:

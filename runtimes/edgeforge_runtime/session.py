@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +42,9 @@ class Session:
         """
         check(manifest.model, target)
         for name, table in ((COS, cos), (SIN, sin)):
-            wanted = target.graphs[0].boundary()[0][name].shape[-1]
-            if table.ndim != 2 or table.shape[-1] != wanted:
-                raise ManifestError(f"rotary table {name} is {table.shape}, not [positions, {wanted}]")
+            for wanted in (g.boundary()[0][name].shape[-1] for g in target.graphs):
+                if table.ndim != 2 or table.shape[-1] != wanted:
+                    raise ManifestError(f"rotary table {name} is {table.shape}, not [positions, {wanted}]")
         self.model = manifest.model
         self.calls = 0
         self.reused = 0
@@ -201,5 +202,5 @@ def _rope(path: Path) -> tuple[Floats, Floats]:
     try:
         with np.load(path, allow_pickle=False) as tables:
             return tables["cos"].astype(np.float32), tables["sin"].astype(np.float32)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, BadZipFile) as error:
         raise ManifestError(f"{path} holds no rotary tables cos and sin: {error}") from error

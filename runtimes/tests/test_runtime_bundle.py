@@ -198,6 +198,12 @@ def test_damaged_values_are_named(bundle: Path, change: Callable[[Any], Any], me
     refused(bundle, message)
 
 
+def test_rope_of_another_width_in_the_second_graph(bundle: Path) -> None:
+    edit(bundle, lambda raw: [tensor(raw, 1, "inputs", n).update(shape=[1, 1, 1, 2]) for n in (
+        "position_ids_cos", "position_ids_sin")])
+    refused(bundle, r"not \[positions, 2\]")
+
+
 def test_a_manifest_nested_without_end(bundle: Path) -> None:
     (bundle / "manifest.json").write_text("[" * 100_000)
     refused(bundle, "nested too deeply")

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from cases import KINDS, Kind
 
-_SILENT_S = 40.0
-"""a worker that says nothing for so long is stuck outside Python, where its alarm cannot ring"""
+_SILENT_S, _PATIENCE = 30.0, 3
+"""a worker that says nothing for so long, so often, is stuck outside Python, where its alarm cannot ring; more than
+once, because a machine that stalls runs down one wait while the worker gets nothing done"""
 
 
 @dataclass
@@ -53,16 +54,19 @@ def _worker(kind: Kind, first: int, count: int, keep: Path | None, outcome: Outc
         reader = threading.Thread(target=lambda: [lines.put(row) for row in (*child.stdout, None)],  # type: ignore[misc]
                                   daemon=True)
         reader.start()
-        last, done, silent = first - 1, False, False
+        last, done, silent = first - 1, False, 0
         while True:
             try:
                 row = lines.get(timeout=_SILENT_S)
             except queue.Empty:
-                silent = True
+                silent += 1
+                if silent < _PATIENCE:
+                    continue
                 child.kill()
                 break
             if row is None:
                 break
+            silent = 0
             told = json.loads(row)
             done, last = "done" in told, told.get("seed", last)
             if "found" in told:
@@ -72,7 +76,7 @@ def _worker(kind: Kind, first: int, count: int, keep: Path | None, outcome: Outc
             return last, None
         log.seek(0)
         tail = " | ".join(log.read().decode(errors="replace").strip().splitlines()[-3:])
-        how = f"silent for {_SILENT_S:.0f} s" if silent else f"worker ended with {code}: {tail[:300]}"
+        how = f"silent for {silent * _SILENT_S:.0f} s" if silent else f"worker ended with {code}: {tail[:300]}"
         if last < first:
             raise SystemExit(f"{kind.name} did not start: {how}")
         return last, how

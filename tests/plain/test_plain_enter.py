@@ -217,3 +217,29 @@ def test_a_forgotten_mask_buffer_is_named(tmp_path: Path) -> None:
 def test_dropout_and_identity_are_gone(tmp_path: Path) -> None:
     path = file(tmp_path, "a = Identity(x)\n b = Dropout(a)\n c = Relu(b)\n d = Identity(c)\n y = Add(d, d)")
     assert [n.op_type for n in optimize(enter.read(path), HTP).graph] == ["Relu", "Add"]
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("raw_data", b""), ("raw_data", b"123"), ("raw_data", bytes(12)), ("data_type", 0), ("data_type", 99),
+    ("data_type", TensorProto.STRING), ("dims", [2**40, 2**40]), ("dims", [-4]), ("dims", [])])
+def test_a_weight_that_is_not_what_its_shape_says_is_named(tmp_path: Path, field: str, value: object) -> None:
+    path = file(tmp_path, "y = Mul(x, k)", k=np.ones(4, np.float32))
+    model = onnx.load(path)
+    tensor = model.graph.initializer[0]
+    if field == "dims":
+        del tensor.dims[:]
+        tensor.dims.extend(value)  # type: ignore[arg-type]
+    else:
+        setattr(tensor, field, value)
+    path.write_bytes(model.SerializeToString())
+    assert str(path) in refused(path).message
+
+
+@pytest.mark.parametrize("name", [b"kweight", b"the_graph"])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
+    path = file(tmp_path, "y = Mul(x, kweight)", kweight=np.ones(4, np.float32))
+    model = onnx.load(path)
+    model.graph.name = "the_graph"
+    raw = model.SerializeToString()
+    path.write_bytes(raw.replace(name, b"\xff" + name[1:]))
+    refused(path)
