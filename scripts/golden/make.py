@@ -10,8 +10,8 @@ import importlib.metadata
 from pathlib import Path
 
 import maths
-import models
 
+import models
 from edgeforge.vectors import format as sets
 
 PLACE = Path(__file__).parents[2] / "test_vectors"

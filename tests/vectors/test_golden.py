@@ -38,6 +38,7 @@ GOLDEN = ROOT / "test_vectors"
 sys.path.insert(0, str(ROOT / "scripts" / "golden"))
 
 import maths  # noqa: E402
+
 import models  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
