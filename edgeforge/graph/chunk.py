@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 
@@ -15,13 +14,7 @@ class SliceChunks(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in list(model.graph):
-            if node.op_type == "SequenceAt":
-                changed |= _slice(model.graph, node)
-        if changed:
-            common.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, changed)
+        return edit.rewrite(model, ("SequenceAt",), lambda node: _slice(model.graph, node))
 
 
 def _slice(graph: ir.Graph, pick: ir.Node) -> bool:

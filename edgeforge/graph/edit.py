@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 Dim = int | str
 
 AR, PAST = "ar", "past"
 """names of the symbolic dimensions: new tokens, cached tokens"""
+
+
+def rewrite(model: ir.Model, op_types: tuple[str, ...], change: Callable[[ir.Node], bool]) -> ir.passes.PassResult:
+    """Offers every node of op_types to change, in graph order; what it leaves without a reader is removed.
+
+    Args:
+        change: rewrites the graph around a node; False when there was nothing to do.
+    """
+    changed = False
+    for node in [n for n in model.graph if n.op_type in op_types]:
+        changed |= change(node)
+    if changed:
+        common.RemoveUnusedNodesPass()(model)
+    return ir.passes.PassResult(model, changed)
 
 
 def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:

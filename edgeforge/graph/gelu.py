@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 
@@ -19,13 +18,7 @@ class FuseGelu(ir.passes.InPlacePass):
     """Pre: constants are initializers. Opset 20 or later."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in list(model.graph):
-            if node.op_type == "Mul":
-                changed |= _fuse(node)
-        if changed:
-            common.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, changed)
+        return edit.rewrite(model, ("Mul",), _fuse)
 
 
 def _fuse(product: ir.Node) -> bool:

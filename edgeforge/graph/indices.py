@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 
@@ -35,13 +34,7 @@ class PlainIndices(ir.passes.InPlacePass):
     """A Gather or GatherND that takes every element in order becomes a Reshape; negative indices become positive."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in list(model.graph):
-            if node.op_type in ("Gather", "GatherND"):
-                changed |= _plain(model.graph, node)
-        if changed:
-            common.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, changed)
+        return edit.rewrite(model, ("Gather", "GatherND"), lambda node: _plain(model.graph, node))
 
 
 def _plain(graph: ir.Graph, node: ir.Node) -> bool:

@@ -7,7 +7,6 @@ saturates (its constant 1 lives in the input's encoding) and the squares need a 
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from edgeforge.graph import edit
 
@@ -16,13 +15,7 @@ class FuseRMSNorm(ir.passes.InPlacePass):
     """Pre: constants folded, casts dropped. Matches gamma * (x * 1/sqrt(mean(x*x) + eps)) over the last axis."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in list(model.graph):
-            if node.op_type == "Mul":
-                changed |= _fuse(node)
-        if changed:
-            common.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, changed)
+        return edit.rewrite(model, ("Mul",), _fuse)
 
 
 def _fuse(scale: ir.Node) -> bool:

@@ -17,13 +17,7 @@ class FuseRope(ir.passes.InPlacePass):
     """Post: no rotate_half pattern is left; cos and sin are read as the half-width rows [1, S, d/2]."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        changed = False
-        for node in list(model.graph):
-            if node.op_type == "Add":
-                changed |= _fuse(node)
-        if changed:
-            common.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, changed)
+        return edit.rewrite(model, ("Add",), _fuse)
 
 
 class LowerRope(ir.passes.InPlacePass):

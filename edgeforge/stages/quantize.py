@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
@@ -36,18 +37,23 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
     table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)
-    table.save(out / FILE)
-    if options.rounding == "gptq":
-        build.say("rounding weights")
-        gptq.round_weights(model, table, load_grams(sources["calibrate"] / GRAMS))
-    (out / FLOAT).mkdir()
-    store.save(model, out / FLOAT)
+    fit(build, model, table, sources["calibrate"], out)
     decoder = artifact.load_decoder(source)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
-    store.save(qdq.quantize(store.load(out / FLOAT), table), out)
     target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
     dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
     return _gate(build, out, sources["adapt"] / adapt.REFERENCE)
+
+
+def fit(build: Build, model: ir.Model, table: Table, calibrated: Path, out: Path) -> None:
+    """Rounds the weights of a float model to the table's grids; writes table.json, float/ and the QDQ model."""
+    table.save(out / FILE)
+    if build.recipe.quantize.rounding == "gptq":
+        build.say("rounding weights")
+        gptq.round_weights(model, table, load_grams(calibrated / GRAMS))
+    (out / FLOAT).mkdir()
+    store.save(model, out / FLOAT)
+    store.save(qdq.quantize(store.load(out / FLOAT), table), out)
 
 
 def grids(table: Table, names: list[str]) -> dict[str, Grid]:

@@ -21,6 +21,7 @@ from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.compiler import CompiledPart
 from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.errors import CompilerError
+from edgeforge.export import record
 
 WORKER = process.module_command("edgeforge.backends.qnn.emulator_worker")
 Feeds = Mapping[str, npt.NDArray[np.generic]]
@@ -50,7 +51,7 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
     with tempfile.TemporaryDirectory(prefix="edgeforge-qnn-") as scratch:
         folder = Path(scratch)
         for index, one in enumerate(feeds):
-            np.savez(folder / f"{index}.in.npz", **one)  # type: ignore[arg-type]
+            record.save_arrays(folder / f"{index}.in.npz", dict(one))
         job = {
             "wrapper": str(wrappers[graph].resolve()),
             "soc_model": part.info.soc_model,

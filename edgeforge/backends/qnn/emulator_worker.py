@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from edgeforge.backends import orphan
 from edgeforge.backends.qnn import session as sessions
+from edgeforge.export import record
 
 
 def main(argv: list[str]) -> int:
@@ -24,7 +23,7 @@ def main(argv: list[str]) -> int:
         if missing := wanted - set(feeds):
             print(f"Error: no feed for {', '.join(sorted(missing))}", flush=True)
             return 1
-        np.savez(path.with_name(f"{index}.out.npz"), **sessions.run(session, feeds))  # type: ignore[arg-type]
+        record.save_arrays(path.with_name(f"{index}.out.npz"), sessions.run(session, feeds))
     return 0
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
@@ -25,6 +24,7 @@ from edgeforge.backends.qnn import wheel
 from edgeforge.backends.qnn.interface import Hooks
 from edgeforge.backends.qnn.job import RESULT, GraphJob, PartJob
 from edgeforge.errors import CompilerError, EdgeForgeError
+from edgeforge.export import record
 
 DUMPS, TRACE = "dumps", "qnn_op_trace.json"  # the provider writes the trace into the working folder
 
@@ -45,7 +45,7 @@ def compile_graphs(job: PartJob, folder: Path) -> None:
     for graph, session in opened:
         if graph.feeds is not None:
             feeds = sessions.load_arrays(graph.feeds)
-            np.savez(folder / f"{graph.name}.outputs.npz", **sessions.run(session, feeds))  # type: ignore[arg-type]
+            record.save_arrays(folder / f"{graph.name}.outputs.npz", sessions.run(session, feeds))
     ran = time.monotonic()
     opened.clear()
     hooks.remove()

@@ -7,13 +7,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from edgeforge.build import Build
-from edgeforge.encodings import FILE
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, gptq, qdq
-from edgeforge.stages.calibrate import GRAMS, load_grams, load_ranges
+from edgeforge.quantize import assign
+from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
-from edgeforge.stages.quantize import FLOAT
+from edgeforge.stages.quantize import fit
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -23,15 +22,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
     table = assign.assign(model.graph, _unseen_inputs(model.graph, ranges), bits)
-    table.save(out / FILE)
-    if options.rounding == "gptq":
-        build.say("rounding weights")
-        gptq.round_weights(model, table, load_grams(sources["calibrate"] / GRAMS))
-    (out / FLOAT).mkdir()
-    store.save(model, out / FLOAT)
-    printed = qdq.quantize(store.load(out / FLOAT), table)
-    store.save(printed, out)
-    measure.save_manifest(build, printed.graph, out, table)
+    fit(build, model, table, sources["calibrate"], out)
+    measure.save_manifest(build, store.load(out).graph, out, table)
     return measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
 
 
