@@ -47,13 +47,12 @@ class Estimate:
     each stage holds and writes.
 
     parts: in order. layer: weights of the largest layer. float32: the exported model, head and table apart.
-    grams: statistics that gptq rounds by. reference: HuggingFace's logits, which the gates compare with.
+    reference: HuggingFace's logits, which the gates compare with.
     """
 
     parts: tuple[Part, ...]
     layer: int
     float32: int
-    grams: int
     reference: int
 
     @property
@@ -68,13 +67,12 @@ class Estimate:
     def memory(self) -> int:
         """The most that all processes of a stage hold: the split, calibration, or two compilers at once."""
         compiler = _COMPILER + _COMPILER_A_WEIGHT * max(p.weights * 8 // p.bits for p in self.parts)
-        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 + 2 * self.grams,
-                                3 * self.float32 // 2 + 2 * compiler)
+        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 // 2 + 2 * compiler)
 
     @property
     def disk(self) -> int:
         """All stages' artifacts and the bundle: five float models, twelve times the codes."""
-        return 5 * self.float32 + 12 * self.weights + self.grams + self.reference
+        return 5 * self.float32 + 12 * self.weights + self.reference
 
 
 def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> Estimate | None:
@@ -92,11 +90,10 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
     made = (Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
-            Part("head", (head or table) * bits.weights // 8, bits.weights, logits=logits))
+            Part("head", (head or table) * bits.head // 8, bits.head, logits=logits))
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
-    grams = _grams(decoder, tensors) if bits.rounding == "gptq" else 0
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
-    return Estimate(made, max(weights), count * _FLOAT_BYTES, grams, reference)
+    return Estimate(made, max(weights), count * _FLOAT_BYTES, reference)
 
 
 def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:
@@ -118,13 +115,6 @@ def _body(recipe: Recipe, decoder: Decoder, weights: list[int]) -> Iterator[Part
 def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
     found = (math.prod(t.shape) for n, t in tensors.items() if n.endswith(names) and not _LAYER.search(n))
     return next(found, 0)
-
-
-def _grams(decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> int:
-    """A matrix over the inputs of each product, float32; q, k and v share theirs, gate and up do."""
-    widths = (t.shape[-1] for n, t in tensors.items() if len(t.shape) == 2 and _LAYER.search(n))
-    own = sum(width**2 for width in widths if width != decoder.hidden)
-    return (own + 3 * decoder.layers * decoder.hidden**2) * _FLOAT_BYTES
 
 
 def _bytes(name: str, info: TensorInfo, weights: int, activations: int) -> int:

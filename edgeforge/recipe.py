@@ -83,16 +83,27 @@ class Calibrate(_Section):
 class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
+    quality: Literal["fast", "balanced", "best"] = "balanced"
+    """How much work the search for scales and codes may be (quantize/quality.py); the four keys `scales` to
+    `correction` replace what it says."""
     weights: Literal[4, 8, 16] = 8
-    """Bits of a weight, per output channel."""
+    """Bits of a weight."""
+    head: Literal[4, 8, 16] = 8
+    """Bits of the weight that makes the logits."""
     activations: Literal[16] = 16
     """Bits of what flows between operators."""
     kv: Literal[8] = 8
     """Bits of the KV cache."""
     embedding: Literal[8, 16] = 16
     """Bits of the embedding table."""
-    rounding: Literal["gptq", "nearest"] = "gptq"
-    """`gptq` lets later channels mend the errors of earlier ones (quantize/gptq.py)."""
+    scales: Literal["search", "minmax"] | None = None
+    """Where steps come from: `search` minimises the error of a layer's outputs (SeqMSE, from Gram matrices)."""
+    rounding: Literal["gptq", "nearest"] | None = None
+    """`gptq` lets later channels mend the errors of earlier ones (quantize/weights/gptq.py)."""
+    refine: int | None = Field(None, ge=0, le=16)
+    """Times that steps and codes are improved in turn after rounding (quantize/weights/refine.py)."""
+    correction: float | None = Field(None, ge=0, le=1)
+    """Share of what earlier layers lost that a layer's weight makes up for (quantize/weights/target.py)."""
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's

@@ -105,14 +105,17 @@ class TappedExecutor:
         del self._session
 
 
-class ObservingExecutor(TappedExecutor):
-    """A tapped graph that also widens ranges by what every activation holds."""
+def _ignore(name: str, array: npt.NDArray[np.float32]) -> None:
+    pass
 
-    def __init__(self, model: ir.Model, ranges: Ranges, taps: Collection[str], see: See, folder: Path,
-                 threads: int) -> None:
+
+class ObservingExecutor(TappedExecutor):
+    """A graph whose calls widen ranges by what every activation holds."""
+
+    def __init__(self, model: ir.Model, ranges: Ranges, folder: Path, threads: int) -> None:
         self._names = instrument(model)
         self._ranges = ranges
-        super().__init__(model, taps, see, folder, threads)
+        super().__init__(model, (), _ignore, folder, threads)
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         made = super().run(graph, feeds)

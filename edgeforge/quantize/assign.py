@@ -27,7 +27,7 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 
 @dataclass(frozen=True)
 class Grids:
-    """Bits by role. Weights are per channel and symmetric; the KV cache per tensor and symmetric;
+    """Bits by role. Weights that are not fitted are per channel and symmetric; the KV cache per tensor and symmetric;
     embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
     activations symmetric, and signed when it has 16 bits."""
 
@@ -38,16 +38,18 @@ class Grids:
     operand: int = 16
 
 
-def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids) -> Table:
+def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids,
+           fitted: Mapping[str, Encoding] | None = None) -> Table:
     """Builds the table; every real value gets an entry, except what is computed from constants alone.
 
     Args:
         ranges: smallest and largest value seen, for graph inputs and every non-move's output.
+        fitted: grids of weights that a search has found; the others' hold their largest value.
 
     Raises:
         EdgeForgeError: a value was never observed.
     """
-    table = Table()
+    table = Table(fitted)
     for group in roles.groups(graph):
         _assign_group(table, group, ranges, grids)
     return table
@@ -59,7 +61,7 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
     if any(axis is not None for axis in axes.values()):
         for value, axis in axes.items():
             array = edit.constant(value)
-            if axis is not None and array is not None:
+            if axis is not None and array is not None and str(value.name) not in table:
                 table.set(str(value.name), encodings.per_channel(reals(array), axis, grids.weights))
         return
     if constants and all(roles.is_bias(v) for v in constants):

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+import torch
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact, evaluate
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
+from edgeforge.calibrate import whole
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, gptq, qdq
-from edgeforge.stages import adapt
-from edgeforge.stages.calibrate import GRAMS, load_grams, load_ranges
+from edgeforge.quantize import assign, qdq, quality, sequential
+from edgeforge.quantize.walk import Sample
+from edgeforge.stages import adapt, reading
+from edgeforge.stages.calibrate import load_ranges
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
@@ -36,24 +41,34 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-    table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)
-    fit(build, model, table, sources["calibrate"], out)
     decoder = artifact.load_decoder(source)
+    with np.load(source / artifact.ROPE) as tables:
+        samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(build)]
+    checks = fit(build, model, samples, _exact_inputs(build, ranges), bits, out)
+    table = Table.load(out / FILE)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
     target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
     dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
-    return _gate(build, out, sources["adapt"] / adapt.REFERENCE)
+    return checks + _gate(build, out, sources["adapt"] / adapt.REFERENCE)
 
 
-def fit(build: Build, model: ir.Model, table: Table, calibrated: Path, out: Path) -> None:
-    """Rounds the weights of a float model to the table's grids; writes table.json, float/ and the QDQ model."""
+def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
+        bits: assign.Grids, out: Path) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model."""
+    options = build.recipe.quantize
+    torch.set_num_threads(build.threads)
+    weights = sequential.quantize(model, samples, quality.grids(model.graph, options), quality.method(options),
+                                  build.say)
+    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights})
     table.save(out / FILE)
-    if build.recipe.quantize.rounding == "gptq":
-        build.say("rounding weights")
-        gptq.round_weights(model, table, load_grams(calibrated / GRAMS))
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
+    worst = max(weights, key=lambda w: w.loss, default=None)
+    stored = sum(w.stored_bits for w in weights)
+    return [Check("quantize: weights fitted", len(weights), "weights",
+                  note=f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB" if worst else ""),
+            Check("quantize: stored", stored / max(sum(w.count for w in weights), 1), "bits a weight")]
 
 
 def grids(table: Table, names: list[str]) -> dict[str, Grid]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+import torch
 
 from edgeforge.build import Build
+from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign
@@ -21,10 +24,12 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
-    table = assign.assign(model.graph, _unseen_inputs(model.graph, ranges), bits)
-    fit(build, model, table, sources["calibrate"], out)
+    samples = [{name: torch.from_numpy(np.array(array)) for name, array in feeds.items()}
+               for feeds in build.onnx.samples.calibration]
+    checks = fit(build, model, samples, _unseen_inputs(model.graph, ranges), bits, out)
+    table = Table.load(out / FILE)
     measure.save_manifest(build, store.load(out).graph, out, table)
-    return measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
+    return checks + measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -1,0 +1,158 @@
+"""A float graph over calibration samples, stopping before every weight: what it reads is known, and its own
+value is still open.
+
+The weights before a stop are already quantized in the stream that the statistics come from, so every fit sees the
+errors it has to live with. A second stream, of the float weights, says what it should have seen. Only what later
+nodes read is kept between stops: memory is that of one block of the model, and of one sample's way through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from edgeforge import torch_ops
+from edgeforge.quantize.products import Product, products
+
+Sample = Mapping[str, Tensor]
+"""graph inputs by name"""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Products that read one value, and the nodes that have to run before it is there."""
+
+    products: tuple[Product, ...]
+    nodes: tuple[ir.Node, ...]
+    kept: frozenset[ir.Value]
+    """what later nodes read, this stop's own values included"""
+
+    @property
+    def source(self) -> ir.Value:
+        return self.products[0].source
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over all tokens of all samples, X being what a stop's products read behind quantized weights, [tokens, n].
+
+    gram: X'X. drift: X'(Xf - X) with the float model's Xf. streams: X'(rf - r) [n, o] by weight, where the
+    product joins a stream r. The last two are there when both streams run.
+    """
+
+    gram: Tensor
+    drift: Tensor | None
+    streams: Mapping[str, Tensor]
+
+
+def stops(graph: ir.Graph) -> list[Stop]:
+    """Where to stop, in graph order."""
+    order = {node: i for i, node in enumerate(graph)}
+    groups: dict[ir.Value, list[Product]] = {}
+    for product in products(graph):
+        groups.setdefault(product.source, []).append(product)
+    done: set[ir.Node] = set()
+    found = []
+    for group in groups.values():
+        wanted = [group[0].source, *(p.stream for p in group if p.stream is not None)]
+        nodes = sorted(_missing(wanted, done), key=order.__getitem__)
+        done.update(nodes)
+        found.append((group, nodes, set(done), set(wanted)))
+    return [Stop(tuple(group), tuple(nodes), frozenset(_alive(before) | wanted))
+            for group, nodes, before, wanted in found]
+
+
+def _missing(wanted: Sequence[ir.Value], done: set[ir.Node]) -> set[ir.Node]:
+    """The nodes that make wanted, less those done."""
+    found: set[ir.Node] = set()
+    todo = list(wanted)
+    while todo:
+        node = todo.pop().producer()
+        if node is not None and node not in done and node not in found:
+            found.add(node)
+            todo += [v for v in node.inputs if v is not None]
+    return found
+
+
+def _alive(done: set[ir.Node]) -> set[ir.Value]:
+    """Outputs of done nodes that a node not done reads."""
+    return {v for node in done for v in node.outputs if any(u.node not in done for u in v.uses())}
+
+
+class Walk:
+    """Two streams through one graph: behind quantized weights, and (when both) behind the float ones."""
+
+    def __init__(self, graph: ir.Graph, samples: Sequence[Sample], both: bool) -> None:
+        self.stops = stops(graph)
+        inputs = {str(v.name): v for v in graph.inputs}
+        start = [{inputs[name]: tensor for name, tensor in sample.items()} for sample in samples]
+        self._inputs = set(inputs.values())
+        self._quantized = start
+        self._float = [dict(values) for values in start] if both else None
+        self._replaced: dict[ir.Value, Tensor] = {}
+
+    def replace(self, product: Product, matrix: Tensor) -> None:
+        """From here on the quantized stream reads product with this weight, [inputs, outputs]."""
+        self._replaced[product.weight] = torch.from_numpy(product.restored(matrix))
+
+    def visit(self) -> Iterator[tuple[Stop, Sums]]:
+        """Every stop with its sums; `replace` its weights before asking for the next."""
+        for stop in self.stops:
+            self._advance(stop)
+            yield stop, self._sums(stop)
+
+    @torch.no_grad()
+    def _advance(self, stop: Stop) -> None:
+        constants = _constants(stop.nodes)
+        for values in self._quantized:
+            self._run(stop, values, constants | {v: t for v, t in self._replaced.items() if v in constants})
+        for values in self._float or []:
+            self._run(stop, values, constants)
+        for value in constants:
+            self._replaced.pop(value, None)
+
+    def _run(self, stop: Stop, values: dict[ir.Value, Tensor], constants: Mapping[ir.Value, Tensor]) -> None:
+        for node in stop.nodes:
+            inputs = [None if v is None else constants[v] if v in constants else values[v] for v in node.inputs]
+            values.update(zip(node.outputs, torch_ops.evaluate(node, inputs), strict=False))
+        for value in [v for v in values if v not in stop.kept and v not in self._inputs]:
+            del values[value]
+
+    @torch.no_grad()
+    def _sums(self, stop: Stop) -> Sums:
+        gram: Tensor | None = None
+        drift: Tensor | None = None
+        streams: dict[str, Tensor] = {}
+        for index, values in enumerate(self._quantized):
+            x = stop.products[0].rows(values[stop.source])
+            gram = _add(gram, x.T @ x)
+            if self._float is None:
+                continue
+            other = self._float[index]
+            drift = _add(drift, x.T @ (stop.products[0].rows(other[stop.source]) - x))
+            for product in stop.products:
+                if product.stream is not None:
+                    gone = product.joined(other[product.stream]) - product.joined(values[product.stream])
+                    streams[product.name] = _add(streams.get(product.name), x.T @ gone)
+        if gram is None:
+            raise ValueError("a walk needs at least one sample")
+        return Sums(gram, drift, streams)
+
+
+def _add(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total.add_(more)
+
+
+def _constants(nodes: Sequence[ir.Node]) -> dict[ir.Value, Tensor]:
+    """The parameters that nodes read."""
+    found: dict[ir.Value, Tensor] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None and value.is_initializer() and value not in found and value.const_value is not None:
+                found[value] = torch.from_numpy(np.array(value.const_value.numpy()))
+    return found

@@ -1,0 +1,77 @@
+"""One weight's codes and steps: the searches in the order that a method names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse
+from edgeforge.quantize.weights.gram import Gram
+from edgeforge.quantize.weights.grid import Grid, Steps, lpbq_steps, minmax, steps_of
+
+_OUTPUTS = 8192
+"""outputs treated at a time, so that an LM head fits in memory: each is a problem of its own"""
+
+
+@dataclass(frozen=True)
+class Method:
+    """scales: where steps come from. rounding: how codes are found on them. refine: times that steps and codes
+    are improved in turn afterwards. correction: share of `target.corrected`.
+    """
+
+    scales: Literal["minmax", "search"] = "search"
+    rounding: Literal["nearest", "gptq"] = "gptq"
+    refine: int = 1
+    correction: float = 0.25
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """codes: less their zero points, whole numbers, [n, o]."""
+
+    codes: Tensor
+    steps: Steps
+
+    @property
+    def reals(self) -> Tensor:
+        return self.steps.reals(self.codes)
+
+
+def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
+    """Codes and steps for weight [n, o] (or for what it should stand for: see target.py)."""
+    pieces = [_fit(part.contiguous(), gram, grid, method) for part in weight.split(_OUTPUTS, 1)]
+    return joined(pieces)
+
+
+def joined(pieces: list[Fitted]) -> Fitted:
+    """Fits of neighbouring outputs as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    steps = [p.steps for p in pieces]
+    whole = Steps(steps[0].grid, torch.cat([s.channel for s in steps], 1), torch.cat([s.factors for s in steps], 1),
+                  torch.cat([s.zero for s in steps], 1))
+    return Fitted(torch.cat([p.codes for p in pieces], 1), whole)
+
+
+def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
+    steps = scales(weight, gram, grid, method.scales)
+    codes = gptq.codes(weight, steps, gram) if method.rounding == "gptq" else steps.nearest(weight)
+    for _ in range(method.refine):
+        steps = refine.rescale(weight, codes, steps, gram)
+        codes = refine.descend(weight, codes, steps, gram)
+    return Fitted(codes, steps)
+
+
+def scales(weight: Tensor, gram: Gram, grid: Grid, source: Literal["minmax", "search"]) -> Steps:
+    """Steps of weight [n, o] before any code is chosen."""
+    blocks = gram.blocks(grid.size(len(weight)))
+    step, zero = seqmse.search(weight, blocks, grid) if source == "search" else minmax(weight, grid)
+    if not grid.lpbq:
+        return steps_of(grid, step, zero)
+    if source == "search":
+        return lpbq.integers(weight, blocks, step, grid)
+    top = step.amax(0, keepdim=True) / 16
+    return lpbq_steps(grid, top, torch.clamp(torch.round(step / top), 1, 16))

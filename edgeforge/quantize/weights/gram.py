@@ -1,0 +1,60 @@
+"""X'X of what a weight reads, and what the searches take from it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+DAMP = 0.01
+"""share of each channel's own energy that is added to it: rounding of what is read, and text never seen, are
+noise that every channel has in proportion to its size"""
+
+
+class Gram:
+    """H = X'X [n, n] over calibration tokens, float32."""
+
+    def __init__(self, matrix: Tensor, damp: float = DAMP) -> None:
+        self.matrix = matrix.clone()
+        diagonal = self.matrix.diagonal()
+        top = diagonal.max()
+        # A channel that is always zero costs nothing, however it is rounded; it must only stay solvable.
+        diagonal.copy_(torch.where(diagonal > 0, diagonal * (1 + damp), top if top > 0 else torch.ones_like(top)))
+
+    def blocks(self, size: int) -> Tensor:
+        """The blocks on the diagonal, [n / size, size, size]; the whole for size n."""
+        n = len(self.matrix)
+        if size == n:
+            return self.matrix[None]
+        return torch.stack([self.matrix[i:i + size, i:i + size] for i in range(0, n, size)])
+
+    @cached_property
+    def order(self) -> Tensor:
+        """Channels, the one with the most energy first."""
+        return torch.argsort(self.matrix.diagonal(), descending=True, stable=True)
+
+    @cached_property
+    def upper(self) -> Tensor:
+        """U, upper triangular, with H^-1 = U'U, in `order`'s channels."""
+        h = self.matrix[self.order][:, self.order].double()
+        # With rows and columns reversed, the Cholesky factor of H^-1 is the reversed inverse of H's own.
+        lower = torch.linalg.cholesky(h.flip(0, 1))
+        eye = torch.eye(len(h), dtype=h.dtype)
+        inverse = torch.linalg.solve_triangular(lower, eye, upper=False)
+        return inverse.flip(0, 1).float().contiguous()
+
+    def solve(self, right: Tensor) -> Tensor:
+        """H^-1 right, right being [n, o]."""
+        found = torch.empty_like(right)
+        found[self.order] = self.upper.T @ (self.upper @ right[self.order])
+        return found
+
+    def loss(self, error: Tensor) -> Tensor:
+        """e' H e of every column of error [n, o]: [o]."""
+        return ((self.matrix @ error) * error).sum(0)
+
+
+def block_loss(error: Tensor, blocks: Tensor) -> Tensor:
+    """e' H_bb e of every block and column: error [b, s, o], blocks [b, s, s] -> [b, o]."""
+    return (torch.bmm(blocks, error) * error).sum(1)

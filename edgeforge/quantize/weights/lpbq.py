@@ -1,0 +1,41 @@
+"""Block steps on the grid that ships: integers 1..16 times one float a channel, both searched together.
+
+Searching real block steps and rounding them to integers afterwards (as AIMET does) is blind to what rounding
+costs. Here the real optimum of each block only says where to look: for a few floats a channel, each block takes
+the better of the two integers around it, judged by e' H_bb e on the real grid, and the channel takes the float
+with the least sum over its blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from edgeforge.quantize.weights.gram import block_loss
+from edgeforge.quantize.weights.grid import TOP, Grid, Steps, lpbq_steps
+from edgeforge.quantize.weights.seqmse import rounding_error
+
+FACTORS = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
+"""a channel's float to try, in sixteenths of its largest block's best step; that block's integer is 16"""
+
+
+def integers(weight: Tensor, blocks: Tensor, real: Tensor, grid: Grid, factors: tuple[float, ...] = FACTORS) -> Steps:
+    """The integer steps near real block steps [b, o]; weight [n, o], blocks H_bb [b, s, s]."""
+    parts = weight.view(len(blocks), -1, weight.shape[1])
+    zero = torch.zeros_like(real)
+    peak = real.amax(0, keepdim=True)
+    top, largest = peak / TOP, real == peak
+    best = torch.full_like(top, torch.inf)
+    channel, chosen = top, torch.ones_like(real)
+    for factor in factors:
+        unit = top * factor
+        below = torch.floor(real / unit)
+        tried = [torch.where(largest, float(TOP), torch.clamp(below + up, 1, TOP)) for up in (0, 1)]
+        losses = [block_loss(rounding_error(parts, k * unit, zero, grid), blocks) for k in tried]
+        nearer = losses[1] < losses[0]
+        whole = torch.where(nearer, losses[1], losses[0]).sum(0, keepdim=True)
+        better = whole < best
+        best = torch.where(better, whole, best)
+        channel = torch.where(better, unit, channel)
+        chosen = torch.where(better, torch.where(nearer, tried[1], tried[0]), chosen)
+    return lpbq_steps(grid, channel, chosen)

@@ -1,0 +1,43 @@
+"""The step of each block by search: SeqMSE's objective, exactly, from the Gram matrix.
+
+AIMET's SeqMSE (aimet_torch sequential MSE, documented) runs the layer once a candidate step and keeps the one
+whose output is nearest, each block of inputs by itself. That output error is e' H_bb e, with the block's own
+part of H = X'X: here every candidate costs one small product, whatever the number of tokens, and the minimiser
+is the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from edgeforge.quantize.weights.gram import block_loss
+from edgeforge.quantize.weights.grid import Grid, minmax
+
+CANDIDATES = tuple(0.4 + 0.05 * i for i in range(15))
+"""shares of the step that clips nothing; steps below 0.4 of it are hardly ever best"""
+
+
+def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, ...] = CANDIDATES
+           ) -> tuple[Tensor, Tensor]:
+    """The best of the candidate steps for every block and output, and its zero point: [b, o] each.
+
+    Args:
+        weight: [n, o]. blocks: H_bb, [b, n / b, n / b]. candidates: shares of the min-max step.
+    """
+    parts = weight.view(len(blocks), -1, weight.shape[1])
+    widest, zero = minmax(weight, grid)
+    best, chosen = torch.full_like(widest, torch.inf), widest
+    for share in candidates:
+        step = widest * share
+        loss = block_loss(rounding_error(parts, step, zero, grid), blocks)
+        better = loss < best
+        best, chosen = torch.where(better, loss, best), torch.where(better, step, chosen)
+    return chosen, zero
+
+
+def rounding_error(parts: Tensor, step: Tensor, zero: Tensor, grid: Grid) -> Tensor:
+    """What rounding to nearest loses: parts [b, s, o] on steps and zero points [b, o]."""
+    scale, shift = step[:, None], zero[:, None]
+    codes = torch.clamp(torch.round(parts / scale), grid.low - shift, grid.high - shift)
+    return parts - codes * scale
