@@ -13,12 +13,25 @@ import onnx_ir as ir
 import torch
 
 from edgeforge.errors import UnsupportedError
-from edgeforge.torch_ops import activation, conv, elementwise, norm, products, rotary, shape
+from edgeforge.torch_ops import (
+    activation,
+    conv,
+    elementwise,
+    norm,
+    pad,
+    pool,
+    products,
+    reduction,
+    resize,
+    rotary,
+    shape,
+    space,
+)
 from edgeforge.torch_ops.read import Inputs, Op
 
 OPS: Mapping[str, Op] = MappingProxyType(
-    {name: op for room in (activation, conv, elementwise, norm, products, rotary, shape)
-     for name, op in room.OPS.items()})
+    {name: op for room in (activation, conv, elementwise, norm, pad, pool, products, reduction, resize, rotary, shape,
+                           space) for name, op in room.OPS.items()})
 """by op type of ONNX's own domain"""
 
 

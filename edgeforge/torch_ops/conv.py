@@ -10,10 +10,11 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from edgeforge.torch_ops.read import Inputs, Op, integer, needed, optional
+from edgeforge.torch_ops.read import Inputs, Op, integer, ints, needed, optional, text
 from edgeforge.torch_ops.windows import pad, windows
 
-_CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TURNED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def _conv(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -22,7 +23,33 @@ def _conv(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     border = at.begin
     if at.begin != at.end:
         x, border = pad(x, at.begin, at.end), [0] * len(at.begin)
-    return (_CONV[x.ndim - 2](x, weight, bias, at.strides, border, at.dilations, integer(node, "group", 1)),)
+    return (CONV[x.ndim - 2](x, weight, bias, at.strides, border, at.dilations, integer(node, "group", 1)),)
 
 
-OPS: dict[str, Op] = {"Conv": _conv}
+def _conv_transpose(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """Everything that the kernels reach, cut or widened to what padding, output_padding or output_shape ask for."""
+    x, weight, bias = needed(inputs, 0), needed(inputs, 1), optional(inputs, 2)
+    count = x.ndim - 2
+    strides, dilations = (ints(node, name, [1] * count) for name in ("strides", "dilations"))
+    whole = _TURNED[count](x, weight, None, strides, 0, 0, integer(node, "group", 1), dilations)
+    extra = ints(node, "output_padding", [0] * count)
+    begin, end = _crop(node, x, [n + e for n, e in zip(whole.shape[2:], extra, strict=True)])
+    made = pad(whole, [-n for n in begin], [e - n for e, n in zip(extra, end, strict=True)])
+    return (made if bias is None else made + bias.reshape(-1, *[1] * count),)
+
+
+def _crop(node: ir.Node, x: torch.Tensor, reached: list[int]) -> tuple[list[int], list[int]]:
+    """What falls away in front and behind, of so many elements that the kernels reach."""
+    count, mode = len(reached), text(node, "auto_pad", "NOTSET")
+    asked = ints(node, "output_shape", ())
+    if not asked and mode in ("NOTSET", "VALID"):
+        pads = ints(node, "pads", [0] * 2 * count)
+        return pads[:count], pads[count:]
+    if not asked:
+        asked = [n * s for n, s in zip(x.shape[2:], ints(node, "strides", [1] * count), strict=True)]
+    total = [max(r - a, 0) for r, a in zip(reached, asked[-count:], strict=True)]
+    begin = [t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in total]
+    return begin, [t - b for t, b in zip(total, begin, strict=True)]
+
+
+OPS: dict[str, Op] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

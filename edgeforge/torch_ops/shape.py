@@ -53,15 +53,18 @@ def _slice(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     axes = numbers(inputs, 3)
     steps = numbers(inputs, 4) or [1] * len(starts)
     for axis, start, stop, step in zip(range(len(starts)) if axes is None else axes, starts, stops, steps, strict=True):
-        x = _cut(x, axis, slice(start, stop, step))
+        x = _cut(x, axis, start, stop, step)
     return (x,)
 
 
-def _cut(x: torch.Tensor, axis: int, bounds: slice) -> torch.Tensor:
-    """ONNX clamps bounds as Python does; torch knows no step backwards."""
-    taken = range(x.shape[axis])[bounds]
-    if taken.step > 0:
-        return x[(slice(None),) * (axis % x.ndim) + (slice(taken.start, max(taken.start, taken.stop), taken.step),)]
+def _cut(x: torch.Tensor, axis: int, start: int, stop: int, step: int) -> torch.Tensor:
+    """ONNX clamps bounds to the dimension, backwards otherwise than Python; torch knows no step backwards."""
+    size = x.shape[axis]
+    start, stop = (n + size if n < 0 else n for n in (start, stop))
+    if step > 0:
+        start = min(max(start, 0), size)
+        return x[(slice(None),) * (axis % x.ndim) + (slice(start, min(max(stop, start), size), step),)]
+    taken = range(min(max(start, 0), size - 1), min(max(stop, -1), size - 1), step)
     return x.index_select(axis, torch.tensor(list(taken), dtype=torch.int64, device=x.device))
 
 

@@ -50,6 +50,7 @@ def _run(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]
 def both(op: str, inputs: Sequence[Array | None], outputs: int = 1, opset: int = 23,
          **attributes: Any) -> tuple[list[Array], list[Array]]:
     """(torch, onnxruntime): what one node makes of inputs."""
+    inputs = [None if a is None else np.asarray(a) for a in inputs]
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
     graph = onnx.helper.make_graph(
