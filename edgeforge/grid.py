@@ -74,12 +74,30 @@ class Encoding:
         return ((codes.astype(np.int64) - zero).astype(np.float32) * scale).astype(np.float32)
 
     def take(self, axis: int, start: int, stop: int) -> Encoding:
-        """The encoding of tensor.take(range(start, stop), axis); a per-tensor grid is its own slice."""
-        if self.scale.ndim == 0 or (self.axis != axis and self.block is None):
-            return self
+        """The encoding of tensor.take(range(start, stop), axis); a per-tensor grid is its own slice.
+
+        Raises:
+            EdgeForgeError: a cut through a block.
+        """
         if self.block is not None:
-            raise EdgeForgeError("slicing a per-block encoding is not supported yet")
+            return self._take_blocks(axis, start, stop, self.block)
+        if self.scale.ndim == 0 or self.axis != axis:
+            return self
         return replace(self, scale=self.scale[start:stop], zero_point=self.zero_point[start:stop])
+
+    def _take_blocks(self, axis: int, start: int, stop: int, block: int) -> Encoding:
+        """Along the blocks' axis whole blocks go; along every other one the arrays have the tensor's own size."""
+        if axis == self.axis:
+            if start % block or stop % block:
+                raise EdgeForgeError(f"elements {start} to {stop} of axis {axis} cut through a block of {block}",
+                                     f"cut at multiples of {block}, or take smaller blocks (`quantize.block`)")
+            start, stop = start // block, stop // block
+        place = (slice(None),) * axis + (slice(start, stop),)
+        taken = replace(self, zero_point=self.zero_point[place])
+        if self.block_scale is None:
+            return replace(taken, scale=self.scale[place])
+        scale = self.scale[start:stop] if axis == self.channel else self.scale
+        return replace(taken, scale=scale, block_scale=self.block_scale[place])
 
     def _grid(self, shape: tuple[int, ...]) -> tuple[Floats, Ints]:
         scale = self.steps()
@@ -119,6 +137,30 @@ def check(e: Encoding) -> None:
         raise ValueError(f"blocks {list(blocked.shape)} have no axis {e.axis}")
     if e.block_scale is not None and e.scale.shape != e.block_scale.shape[e.channel : _known(e.channel) + 1]:
         raise ValueError(f"channel {e.channel} of blocks {list(blocked.shape)} has other than {e.scale.size} scales")
+
+
+def expansion(steps: Floats, channel: int, bits: int) -> Ints:
+    """The whole-number block scales that a compiler finds in plain ones: each channel's largest stands for 2^bits.
+
+    It rounds what lies between, so any other grid would come out changed, and nobody told.
+
+    Args:
+        steps: blocked, see Encoding.
+
+    Raises:
+        ValueError: a step that is no whole number, 1..2^bits, of its channel's largest over 2^bits.
+    """
+    others = tuple(a for a in range(steps.ndim) if a != channel)
+    unit = steps.max(others, keepdims=True) / np.float32(1 << bits)
+    whole = np.rint(steps / unit)
+    wrong = np.argwhere(((whole * unit).astype(np.float32) != steps) | (whole < 1))
+    if len(wrong):
+        at = tuple(int(i) for i in wrong[0])
+        units = float((steps / unit)[at])
+        raise ValueError(f"the step of block {list(at)} is {units:.4f} of its channel's units, "
+                         f"no whole number from 1 to {1 << bits}")
+    found: Ints = whole.astype(np.int64)
+    return found
 
 
 def _known(axis: int | None) -> int:
