@@ -10,7 +10,7 @@ import onnx_ir as ir
 from edgeforge_runtime.manifest import COS, SIN, past_layer
 
 from edgeforge import encodings
-from edgeforge.encodings import Encoding, Table, reals
+from edgeforge.encodings import Encoding, Floats, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.graph.requantize import is_operand
@@ -27,15 +27,16 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 
 @dataclass(frozen=True)
 class Grids:
-    """Bits by role. Weights are per channel and symmetric; the KV cache per tensor and symmetric;
-    embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
-    activations symmetric, and signed when it has 16 bits."""
+    """Bits by role. Weights are per channel and symmetric, or LPBQ where block divides their inputs; the KV cache per
+    tensor and symmetric; embedding tables, norm gains and activations per tensor and asymmetric; the second operand
+    of a product of activations symmetric, and signed when it has 16 bits."""
 
     weights: int = 8
     activations: int = 16
     kv: int = 8
     embedding: int = 16
     operand: int = 16
+    block: int | None = None
 
 
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids) -> Table:
@@ -60,7 +61,7 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         for value, axis in axes.items():
             array = edit.constant(value)
             if axis is not None and array is not None:
-                table.set(str(value.name), encodings.per_channel(reals(array), axis, grids.weights))
+                table.set(str(value.name), _weight(value, reals(array), axis, grids))
         return
     if constants and all(roles.is_bias(v) for v in constants):
         return
@@ -70,6 +71,31 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
         encoding = _grid(group, ranges, grids)
     for value in group:
         table.set(str(value.name), encoding)
+
+
+def _weight(value: ir.Value, array: Floats, axis: int, grids: Grids) -> Encoding:
+    if grids.block is None or unblocked(value, axis, grids.block):
+        return encodings.per_channel(array, axis, grids.weights)
+    return encodings.lpbq(array, axis, grids.block, grids.weights)
+
+
+def unblocked(value: ir.Value, axis: int, block: int) -> str:
+    """Why a weight with output channels along axis cannot have blocks; empty when it can."""
+    shape = edit.known_dims(value)
+    inputs = shape[encodings.input_axis(len(shape), axis)]
+    if not roles.takes_blocks(value):
+        return "only 1x1 convolutions and MatMuls take blocks"
+    return f"{inputs} inputs" if not isinstance(inputs, int) or inputs % block else ""
+
+
+def left_whole(graph: ir.Graph, block: int) -> dict[str, str]:
+    """The weights that a block size leaves per channel, each with the reason."""
+    found = {}
+    for value in graph.initializers.values():
+        axis = roles.weight_axis(value) if roles.is_real(value) else None
+        if axis is not None and (why := unblocked(value, axis, block)):
+            found[str(value.name)] = why
+    return found
 
 
 def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> Encoding:

@@ -71,26 +71,36 @@ class Factor:
 
 
 def _rounded(weight: Floats, encoding: Encoding, factor: Factor) -> npt.NDArray[np.float64]:
-    scale = encoding.steps()
+    scale, steps = encoding.scale, encoding.steps()
+    times = None if encoding.block_scale is None else matrix_of_blocks(encoding.block_scale, encoding.block)
     out = np.empty_like(weight)
     for start in range(0, len(weight), _ROWS):
         rows = slice(start, start + _ROWS)
-        out[rows] = codes(weight[rows], scale[rows], encoding.low, encoding.high, factor) * scale[rows, None]
+        own = None if times is None else times[rows]
+        found = codes(weight[rows], scale[rows], encoding.low, encoding.high, factor, own)
+        out[rows] = found * (steps[rows, None] if own is None else (own * scale[rows, None]).astype(np.float32))
     return out.astype(np.float64)
 
 
-def codes(weight: Floats, scale: Floats, low: int, high: int, factor: Factor) -> Floats:
-    """Codes (whole numbers) of weight [rows, channels] on symmetric grids, scale [rows]."""
+def matrix_of_blocks(blocks: npt.NDArray[np.integer], block: int | None) -> Floats:
+    """Block scales of a 1x1 convolution as [rows, channels]: each block's once for every channel in it."""
+    return blocks.reshape(blocks.shape[:2]).repeat(block or 1, 1).astype(np.float32)
+
+
+def codes(weight: Floats, scale: Floats, low: int, high: int, factor: Factor, times: Floats | None = None) -> Floats:
+    """Codes (whole numbers) of weight [rows, channels] on symmetric grids, scale [rows]; in blocks, a step is
+    times [rows, channels] the row's scale."""
     order, u = factor.order, factor.upper
     # Channels run along the first axis, so that one of them is contiguous.
     left = np.ascontiguousarray((weight / scale[:, None]).T[order])
     found = np.empty_like(left)
+    wide = np.ones((len(left), 1), np.float32) if times is None else np.ascontiguousarray(times.T[order])
     for start in range(0, len(left), _BLOCK):
         stop = min(start + _BLOCK, len(left))
         errors = np.empty((stop - start, left.shape[1]), np.float32)
         for i in range(start, stop):
-            found[i] = np.clip(np.rint(left[i]), low, high)
-            errors[i - start] = (left[i] - found[i]) / u[i, i]
+            found[i] = np.clip(np.rint(left[i] / wide[i]), low, high)
+            errors[i - start] = (left[i] - found[i] * wide[i]) / u[i, i]
             left[i + 1:stop] -= u[i, i + 1:stop, None] * errors[i - start]
         left[stop:] -= u[start:stop, stop:].T @ errors
     back = np.empty_like(order)

@@ -35,14 +35,27 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model = store.load(source)
     ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
-    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
+    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding,
+                        block=options.block)
     table = assign.assign(model.graph, _exact_inputs(build, ranges), bits)
+    blocks = block_checks(model.graph, table, options.block)
     fit(build, model, table, sources["calibrate"], out)
     decoder = artifact.load_decoder(source)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
     target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
     dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
-    return _gate(build, out, sources["adapt"] / adapt.REFERENCE)
+    return [*blocks, *_gate(build, out, sources["adapt"] / adapt.REFERENCE)]
+
+
+def block_checks(graph: ir.Graph, table: Table, block: int | None) -> list[Check]:
+    """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
+    if block is None:
+        return []
+    whole = assign.left_whole(graph, block)
+    count = sum(encoding.block_scale is not None for encoding in table.values())
+    return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
+            Check("quantize: weights left per channel", len(whole), "weights",
+                  note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
 
 
 def fit(build: Build, model: ir.Model, table: Table, calibrated: Path, out: Path) -> None:

@@ -12,7 +12,7 @@ from edgeforge.graph import store
 from edgeforge.quantize import assign
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
-from edgeforge.stages.quantize import fit
+from edgeforge.stages.quantize import block_checks, fit
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -20,11 +20,12 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model = store.load(sources["optimize"])
     ranges = load_ranges(sources["calibrate"])
     options = build.recipe.quantize
-    bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
+    bits = assign.Grids(options.weights, options.activations, embedding=options.activations, block=options.block)
     table = assign.assign(model.graph, _unseen_inputs(model.graph, ranges), bits)
+    blocks = block_checks(model.graph, table, options.block)
     fit(build, model, table, sources["calibrate"], out)
     measure.save_manifest(build, store.load(out).graph, out, table)
-    return measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
+    return [*blocks, *measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)]
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
