@@ -18,7 +18,7 @@ from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
-from edgeforge.estimate import Estimate, estimate
+from edgeforge.estimate import Estimate, estimate, product_inputs
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.recipe import Recipe
 from edgeforge.source import Source
@@ -92,6 +92,7 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
             findings += _sizes(recipe, found, sizes)
+            findings += _blocks(recipe, found)
             facts = replace(facts, decoder=decoder, estimate=sizes)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
@@ -133,6 +134,19 @@ def _sizes(recipe: Recipe, found: Checkpoint, sizes: Estimate | None) -> Iterato
                       f"set split.part_bytes to {sizes.layer * 11 // 10} or more, or take fewer bits a weight")
     yield from _memory(recipe, sizes)
     yield from _disk(recipe, sizes)
+
+
+def _blocks(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
+    """The products whose inputs no whole number of blocks holds; each is a fallback that the recipe declares."""
+    block = recipe.quantize.block
+    odd = {} if block is None else {name: inputs for name, inputs in product_inputs(found.tensors).items()
+                                    if inputs % block}
+    if odd:
+        name, inputs = next(iter(odd.items()))
+        others = f", and so have {len(odd) - 1} more" if len(odd) > 1 else ""
+        yield Finding("warning", recipe.where("quantize.block"), f"{name} has {inputs} inputs, which blocks of {block} "
+                      f"do not divide{others}: one scale an output channel there",
+                      "take smaller blocks, or leave it so; the report lists them")
 
 
 def _memory(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:

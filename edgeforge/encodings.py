@@ -1,105 +1,29 @@
 """The table of encodings: one value, one integer grid, keyed by the value's name.
 
 JSON for other tools and QDQ nodes for onnxruntime are two printings of this one table.
-real = (code - zero_point) * scale, as in ONNX QuantizeLinear.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from edgeforge_runtime.typed import read_json, shown
+from edgeforge_runtime.typed import read_json
 
+from edgeforge.encoding_json import dump, parse
 from edgeforge.errors import EdgeForgeError
+from edgeforge.grid import Encoding, Floats, Ints, equal
+
+__all__ = ["FILE", "Encoding", "Floats", "Table", "equal", "input_axis", "lpbq", "per_block", "per_channel",
+           "per_tensor", "reals"]
 
 FILE = "table.json"
 _FLOOR = 1e-9
 """smallest scale: far below any real signal's LSB, large enough to stay normal in float32"""
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """An integer grid.
-
-    scale and zero_point have shape () per tensor, [C] per channel along `axis`, or the blocked shape
-    (the tensor's with `axis` divided by `block`) per block. LPBQ adds `block_scale`: integers 1..16 in the
-    blocked shape, while scale stays [C] along `channel`; a block's step is block_scale * scale.
-    """
-
-    bits: int
-    signed: bool
-    scale: Floats
-    zero_point: Ints
-    axis: int | None = None
-    block: int | None = None
-    block_scale: Ints | None = None
-    channel: int | None = None
-
-    @property
-    def low(self) -> int:
-        return -(1 << (self.bits - 1)) if self.signed else 0
-
-    @property
-    def high(self) -> int:
-        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
-
-    @property
-    def dtype(self) -> str:
-        """ONNX/numpy name of the code's type."""
-        return f"{'int' if self.signed else 'uint'}{self.bits}"
-
-    @property
-    def symmetric(self) -> bool:
-        middle = 0 if self.signed else 1 << (self.bits - 1)
-        return bool((self.zero_point == middle).all())
-
-    def steps(self) -> Floats:
-        """The effective scale: [C] * integers for LPBQ, else scale itself."""
-        if self.block_scale is None:
-            return self.scale
-        shape = [1] * self.block_scale.ndim
-        shape[_known(self.channel)] = -1
-        return (self.block_scale * self.scale.reshape(shape)).astype(np.float32)
-
-    def quantize(self, array: npt.NDArray[np.floating]) -> Ints:
-        """Codes of a real array: round half to even, clip to the grid."""
-        scale, zero = self._grid(array.shape)
-        codes = np.rint(np.asarray(array, np.float32) / scale) + zero
-        clipped: Ints = np.clip(codes, self.low, self.high).astype(np.int64)
-        return clipped
-
-    def dequantize(self, codes: npt.NDArray[np.integer]) -> Floats:
-        """Reals of a code array, in float32 as onnxruntime computes them."""
-        scale, zero = self._grid(codes.shape)
-        return ((codes.astype(np.int64) - zero).astype(np.float32) * scale).astype(np.float32)
-
-    def take(self, axis: int, start: int, stop: int) -> Encoding:
-        """The encoding of tensor.take(range(start, stop), axis); a per-tensor grid is its own slice."""
-        if self.scale.ndim == 0 or (self.axis != axis and self.block is None):
-            return self
-        if self.block is not None:
-            raise EdgeForgeError("slicing a per-block encoding is not supported yet")
-        return replace(self, scale=self.scale[start:stop], zero_point=self.zero_point[start:stop])
-
-    def _grid(self, shape: tuple[int, ...]) -> tuple[Floats, Ints]:
-        scale = self.steps()
-        if self.block is not None:
-            axis = _known(self.axis)
-            return scale.repeat(self.block, axis), self.zero_point.repeat(self.block, axis)
-        if scale.ndim == 0:
-            return scale, self.zero_point
-        view = [1] * len(shape)
-        view[_known(self.axis)] = -1
-        return scale.reshape(view), self.zero_point.reshape(view)
 
 
 def per_tensor(low: float, high: float, bits: int, symmetric: bool = False, signed: bool = False) -> Encoding:
@@ -117,12 +41,72 @@ def per_tensor(low: float, high: float, bits: int, symmetric: bool = False, sign
     return Encoding(bits, signed, np.array(scale, np.float32), np.array(zero, np.int64))
 
 
-def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int) -> Encoding:
-    """Signed symmetric min-max grid per slice along axis; a zero or tiny slice keeps a positive scale."""
+def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int, symmetric: bool = True) -> Encoding:
+    """Min-max grid per slice along axis: signed around zero, or unsigned with a zero point each.
+
+    A zero or tiny slice keeps a positive scale.
+    """
     others = tuple(a for a in range(weight.ndim) if a != axis)
-    peak = np.abs(weight).max(others)
-    scale = np.maximum(peak / ((1 << (bits - 1)) - 1), _FLOOR).astype(np.float32)
-    return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis)
+    scale, zero = _min_max(weight.min(others), weight.max(others), bits, symmetric)
+    return Encoding(bits, symmetric, scale, zero, axis)
+
+
+def per_block(weight: npt.NDArray[np.floating], axis: int, block: int, bits: int, symmetric: bool = True) -> Encoding:
+    """Like per_channel, with a float scale for each block of `block` elements along axis.
+
+    Raises:
+        EdgeForgeError: block does not divide the axis.
+    """
+    blocks = _blocks(weight, axis, block)
+    scale, zero = _min_max(blocks.min(axis + 1), blocks.max(axis + 1), bits, symmetric)
+    return Encoding(bits, symmetric, scale, zero, axis, block)
+
+
+def lpbq(weight: npt.NDArray[np.floating], axis: int, block: int, bits: int = 4) -> Encoding:
+    """Low-power blockwise grid: blocks of `block` inputs, whole-number scales 1..2^bits on a float scale an output.
+
+    A block's own scale is max(max/7, -min/8) for 4 bits; the channel's is the largest of its blocks' over 2^bits, so
+    that the largest whole number is 2^bits (AIMET's "grouped blockwise" min-max grid; ExecuTorch's LPBQ).
+
+    Args:
+        axis: output channels, as in per_channel. Blocks run along `input_axis(rank, axis)`.
+
+    Raises:
+        EdgeForgeError: block does not divide the inputs.
+    """
+    inputs, top = input_axis(weight.ndim, axis), 1 << bits
+    blocks = _blocks(weight, inputs, block)
+    high, low = blocks.max(inputs + 1), blocks.min(inputs + 1)
+    own = np.maximum(np.maximum(high / (top // 2 - 1), low / -(top // 2)), top * _FLOOR)
+    others = tuple(a for a in range(own.ndim) if a != axis)
+    scale = (own.max(others) / top).astype(np.float32)
+    whole = np.clip(np.rint(own / np.expand_dims(scale, others)), 1, top).astype(np.int64)
+    return Encoding(bits, True, scale, np.zeros(whole.shape, np.int64), inputs, block, whole, axis)
+
+
+def input_axis(rank: int, axis: int) -> int:
+    """The axis of a product's inputs beside that of its outputs: Conv [O, I, ..] 1, MatMul [.., I, O] the last but
+    one."""
+    return axis - 1 if axis == rank - 1 else axis + 1
+
+
+def _blocks(weight: npt.NDArray[np.floating], axis: int, block: int) -> npt.NDArray[np.floating]:
+    """[.., n, ..] -> [.., n / block, block, ..]."""
+    size = weight.shape[axis]
+    if size % block:
+        raise EdgeForgeError(f"blocks of {block} do not divide {size} elements", "take smaller blocks, or per channel")
+    return weight.reshape(*weight.shape[:axis], size // block, block, *weight.shape[axis + 1:])
+
+
+def _min_max(low: npt.NDArray[np.floating], high: npt.NDArray[np.floating], bits: int,
+             symmetric: bool) -> tuple[Floats, Ints]:
+    """Scales and zero points that hold low..high and zero."""
+    low, high, levels = np.minimum(low, 0), np.maximum(high, 0), (1 << bits) - 1
+    if symmetric:
+        scale = np.maximum(np.maximum(-low, high) / (levels // 2), _FLOOR).astype(np.float32)
+        return scale, np.zeros(scale.shape, np.int64)
+    scale = np.maximum((high - low) / levels, _FLOOR).astype(np.float32)
+    return scale, np.clip(np.rint(-low / scale), 0, levels).astype(np.int64)
 
 
 def reals(array: npt.NDArray[Any]) -> Floats:
@@ -145,6 +129,18 @@ class Table(Mapping[str, Encoding]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def take(self, name: str, axis: int, start: int, stop: int) -> Encoding | None:
+        """The encoding of a slice of name's value (see Encoding.take); None when it has none.
+
+        Raises:
+            EdgeForgeError: a cut through a block; says of which tensor.
+        """
+        encoding = self._entries.get(name)
+        try:
+            return encoding.take(axis, start, stop) if encoding is not None else None
+        except EdgeForgeError as error:
+            raise EdgeForgeError(f"{name}: {error.message}", error.hint) from error
+
     def set(self, name: str, encoding: Encoding) -> None:
         """Adds an entry; a second, different one under the same name breaks the law and is an error."""
         have = self._entries.get(name)
@@ -155,7 +151,7 @@ class Table(Mapping[str, Encoding]):
 
     def save(self, path: Path) -> None:
         """Writes the table as JSON; float32 scales survive exactly."""
-        path.write_text(json.dumps({n: _dump(e) for n, e in sorted(self._entries.items())}), encoding="utf-8")
+        path.write_text(json.dumps({n: dump(e) for n, e in sorted(self._entries.items())}), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Table:
@@ -163,81 +159,6 @@ class Table(Mapping[str, Encoding]):
             raw = read_json(path)
             if not isinstance(raw, dict):
                 raise ValueError(f"it holds a {type(raw).__name__}")
-            return cls({name: _parse(entry) for name, entry in raw.items()})
+            return cls({name: parse(entry) for name, entry in raw.items()})
         except (OSError, ValueError, KeyError) as error:
             raise EdgeForgeError(f"{path} is not an encoding table: {error}") from error
-
-
-def equal(a: Encoding, b: Encoding) -> bool:
-    """Same grid, to the last bit."""
-    def same(x: Any, y: Any) -> bool:
-        return (x is None) == (y is None) and (x is None or np.array_equal(x, y))
-    plain = (a.bits, a.signed, a.axis, a.block, a.channel) == (b.bits, b.signed, b.axis, b.block, b.channel)
-    arrays = ((a.scale, b.scale), (a.zero_point, b.zero_point), (a.block_scale, b.block_scale))
-    return plain and all(same(x, y) for x, y in arrays)
-
-
-def _dump(e: Encoding) -> dict[str, Any]:
-    out: dict[str, Any] = {"bits": e.bits, "signed": e.signed, "scale": e.scale.tolist(),
-                           "zero_point": e.zero_point.tolist()}
-    for key in ("axis", "block", "channel"):
-        if getattr(e, key) is not None:
-            out[key] = getattr(e, key)
-    if e.block_scale is not None:
-        out["block_scale"] = e.block_scale.tolist()
-    return out
-
-
-def _parse(raw: Any) -> Encoding:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{shown(raw)} is no encoding")
-    bits, signed = _integer(raw["bits"], 2, 32), raw["signed"]
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
-        scale = _numbers(raw["scale"]).astype(np.float32)
-    if not isinstance(signed, bool):
-        raise ValueError(f"signed is {shown(signed)}")
-    places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}
-    block = _integer(raw["block"], 1, 1 << 20) if raw.get("block") is not None else None
-    blocks = _numbers(raw["block_scale"]).astype(np.int64) if raw.get("block_scale") is not None else None
-    made = Encoding(bits, signed, scale, _numbers(raw["zero_point"]).astype(np.int64), block=block, block_scale=blocks,
-                    **places)
-    _check(made)
-    return made
-
-
-def _check(e: Encoding) -> None:
-    """What the arithmetic above takes for granted; ValueError says what does not hold."""
-    blocked = e.scale if e.block_scale is None else e.block_scale
-    if not (np.isfinite(e.scale).all() and (e.scale > 0).all()):
-        raise ValueError("a scale is not finite and above 0")
-    if not ((e.zero_point >= e.low) & (e.zero_point <= e.high)).all():
-        raise ValueError(f"a zero point is not on the grid {e.low}..{e.high}")
-    if e.block_scale is not None and not ((e.block_scale >= 1) & (e.block_scale <= 1 << e.bits)).all():
-        raise ValueError(f"a block's scale is not within 1..{1 << e.bits}")
-    wanted = 0 if e.axis is None else 1 if e.block is None else blocked.ndim
-    if blocked.ndim != wanted or blocked.shape != e.zero_point.shape or (e.block is None) > (e.block_scale is None):
-        raise ValueError(f"scales {list(blocked.shape)} and zero points {list(e.zero_point.shape)} do not fit axis "
-                         f"{e.axis}, block {e.block}")
-    if e.block is not None and not 0 <= (e.axis or 0) < blocked.ndim:
-        raise ValueError(f"blocks {list(blocked.shape)} have no axis {e.axis}")
-    if e.block_scale is not None and e.scale.shape != e.block_scale.shape[e.channel : _known(e.channel) + 1]:
-        raise ValueError(f"channel {e.channel} of blocks {list(blocked.shape)} has other than {e.scale.size} scales")
-
-
-def _numbers(raw: Any) -> npt.NDArray[Any]:
-    found = np.asarray(raw)
-    if found.dtype.kind not in "iuf" or not found.size:
-        raise ValueError(f"{shown(raw)} where numbers should be")
-    return found
-
-
-def _integer(raw: Any, low: int, high: int) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or not low <= raw <= high:
-        raise ValueError(f"{shown(raw)} where a number from {low} to {high} should be")
-    return raw
-
-
-def _known(axis: int | None) -> int:
-    if axis is None:
-        raise ValueError("the encoding has no axis")
-    return axis

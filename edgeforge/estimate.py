@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from edgeforge.adapt.shape import Decoder
 from edgeforge.checkpoint import TensorInfo
 from edgeforge.graph import parts
-from edgeforge.recipe import Recipe
+from edgeforge.recipe import Quantize, Recipe
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
 _EMBEDDING, _HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
@@ -81,7 +81,7 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     layers: dict[int, int] = defaultdict(int)
     for name, info in tensors.items():
         if match := _LAYER.search(name):
-            layers[int(match[1])] += _bytes(name, info, bits.weights, bits.activations)
+            layers[int(match[1])] += _bytes(name, info, bits)
     table = _count(tensors, _EMBEDDING)
     # The count first: a config may say 2^40 layers.
     if not table or len(layers) != decoder.layers or sorted(layers) != list(range(len(layers))):
@@ -90,10 +90,17 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
     made = (Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
-            Part("head", (head or table) * bits.head // 8, bits.head, logits=logits))
+            Part("head", _codes(head or table, bits, bits.head), bits.head, logits=logits))
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
     return Estimate(made, max(weights), count * _FLOAT_BYTES, reference)
+
+
+def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
+    """How many inputs each product of the layers and the head has, by the checkpoint's name of its weight."""
+    head = [n for n in tensors if n.endswith(_HEAD)] or [n for n in tensors if n.endswith(_EMBEDDING)]
+    return {name: info.shape[-1] for name, info in tensors.items()
+            if len(info.shape) == 2 and (_LAYER.search(name) or name in head)}
 
 
 def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:
@@ -117,8 +124,13 @@ def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
     return next(found, 0)
 
 
-def _bytes(name: str, info: TensorInfo, weights: int, activations: int) -> int:
+def _bytes(name: str, info: TensorInfo, bits: Quantize) -> int:
     count = math.prod(info.shape)
     if len(info.shape) > 1:
-        return count * weights // 8
-    return count * (_BIAS_BYTES if name.endswith("bias") else activations // 8)
+        return _codes(count, bits, bits.weights)
+    return count * (_BIAS_BYTES if name.endswith("bias") else bits.activations // 8)
+
+
+def _codes(count: int, options: Quantize, bits: int) -> int:
+    """A weight's codes, and a byte for the scale of each block."""
+    return count * bits // 8 + (count // options.block if options.block and bits == 4 else 0)

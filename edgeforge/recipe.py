@@ -88,6 +88,9 @@ class Quantize(_Section):
     `correction` replace what it says."""
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight."""
+    block: Literal[16, 32, 64] | None = None
+    """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ); unset: one
+    scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
     head: Literal[4, 8, 16] = 8
     """Bits of the weight that makes the logits."""
     activations: Literal[16] = 16
@@ -109,6 +112,13 @@ class Quantize(_Section):
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones. They are applied in this
     order, whatever the order here."""
+
+    @model_validator(mode="after")
+    def _blocks_of_four_bits(self) -> Quantize:
+        if self.block is not None and self.weights != 4:
+            raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
+                             "4, or leave block out")
+        return self
 
 
 class Split(_Section):

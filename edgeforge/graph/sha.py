@@ -259,9 +259,9 @@ class _Splitter:
         if array is None:
             raise UnsupportedError(f"{value.name} is not a constant")
         out = edit.initializer(self._graph, f"{value.name}/h{head}", array.take(range(start, stop), axis))
-        encoding = self._table.get(str(value.name))
+        encoding = self._table.take(str(value.name), axis, start, stop)
         if encoding is not None:
-            self._table.set(str(out.name), encoding.take(axis, start, stop))
+            self._table.set(str(out.name), encoding)
         return out
 
     def _join(self, node: ir.Node, out: ir.Value, heads: Sequence[ir.Value], axis: int) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from edgeforge.encodings import Table
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.graph.parts import fit, largest
@@ -182,5 +182,7 @@ def _bytes(value: ir.Value, table: Mapping[str, object]) -> int:
     if value.const_value is None:
         return 0
     encoding = table.get(str(value.name))
-    bits = getattr(encoding, "bits", None)
-    return value.const_value.size * bits // 8 if bits is not None else value.const_value.nbytes
+    if not isinstance(encoding, Encoding):
+        return value.const_value.nbytes
+    blocks = 0 if encoding.block_scale is None else encoding.block_scale.size
+    return value.const_value.size * encoding.bits // 8 + blocks

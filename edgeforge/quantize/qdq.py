@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from edgeforge import grid
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
@@ -27,7 +28,8 @@ def quantize(model: ir.Model, table: Table) -> ir.Model:
     grid of their product (input scale x weight scale).
 
     Raises:
-        EdgeForgeError: a value without encoding, or an encoding without value.
+        EdgeForgeError: a value without encoding, an encoding without value, or an LPBQ weight off its grid of whole
+            numbers.
     """
     graph = model.graph
     if graph.opset_imports.get("", 0) < _MIN_OPSET:
@@ -45,7 +47,24 @@ def quantize(model: ir.Model, table: Table) -> ir.Model:
         for value in list(node.outputs):
             if str(value.name) in table:
                 _activation(graph, node, value, table[str(value.name)])
+    _expandable(graph, table)
     return model
+
+
+def _expandable(graph: ir.Graph, table: Table) -> None:
+    """Every LPBQ weight as it was printed: whole-number block scales, the largest of a channel 2^bits."""
+    for name, encoding in table.items():
+        if encoding.block_scale is None or encoding.channel is None:
+            continue
+        printed = edit.constant(graph.initializers.get(f"{name}/scale"))
+        try:
+            if printed is None:
+                raise ValueError("its scales are not in the graph")
+            if not np.array_equal(grid.expansion(printed, encoding.channel, encoding.bits), encoding.block_scale):
+                raise ValueError(f"the largest block scale of a channel is not {1 << encoding.bits}")
+        except ValueError as error:
+            raise EdgeForgeError(f"{name}: {error}", "the compiler would round its scales; fit the grid again "
+                                 "after the weight was cut or rescaled") from error
 
 
 def _parameters(graph: ir.Graph, name: str, encoding: Encoding) -> list[ir.Value]:

@@ -112,6 +112,13 @@ def _pointwise(conv: ir.Node) -> bool:
             and all(d == 1 for d in list(weight.shape)[2:]) and (group is None or group.as_int() == 1))
 
 
+def takes_blocks(value: ir.Value) -> bool:
+    """Is value read by 1x1 convolutions and MatMuls alone, as their weight? HTP's compiler makes floats of any other
+    weight in blocks, a Gemm's too."""
+    return all(u.idx == 1 and (u.node.op_type == "MatMul" or (u.node.op_type == "Conv" and _pointwise(u.node)))
+               for u in value.uses())
+
+
 def groups(graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """Sets of values that must share one grid, in graph order: a move's real inputs and outputs together."""
     parent: dict[ir.Value, ir.Value] = {}

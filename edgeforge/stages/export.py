@@ -18,13 +18,13 @@ from edgeforge.graph import store
 from edgeforge.stages import adapt
 from edgeforge.stages.quantize import FLOAT
 
-ENCODINGS, VECTORS = "model.encodings", "vectors"
+ENCODINGS, ENCODINGS_2, VECTORS = "model.encodings", "model.2.0.0.encodings", "vectors"
 STEPS = 3
 """decode calls among the vectors"""
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes model.onnx (float), model.encodings (AIMET 1.0.0) and vectors/{ar128,ar1_0,ar1_1,...}."""
+    """Writes model.onnx (float), model.encodings (AIMET 1.0.0), its 2.0.0 twin, vectors/{ar128,ar1_0,ar1_1,...}."""
     entries = write_encodings(sources["quantize"], out)
     calls = _vectors(build, sources)
     for index, call in enumerate(calls):
@@ -38,6 +38,7 @@ def write_encodings(quantized: Path, out: Path) -> int:
     table = Table.load(quantized / FILE)
     parameters = [str(v.name) for v in store.load(out).graph.initializers.values()]
     aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")
+    aimet.write(out / ENCODINGS_2, table, parameters, f"edgeforge {__version__}", "2.0.0")
     return len(table)
 
 

@@ -20,7 +20,7 @@ from edgeforge.calibrate import whole
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, qdq, quality, sequential
+from edgeforge.quantize import assign, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, reading
 from edgeforge.stages.calibrate import load_ranges
@@ -57,18 +57,35 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     """Fits all weights on samples; writes table.json, float/ and the QDQ model."""
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
-    weights = sequential.quantize(model, samples, quality.grids(model.graph, options), quality.method(options),
+    whole = weight_grids.left_whole(model.graph, options)
+    weights = sequential.quantize(model, samples, weight_grids.choose(model.graph, options), quality.method(options),
                                   build.say)
     table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights})
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
+    return [*_weight_checks(weights), *_block_checks(table, options.block, whole)]
+
+
+def _weight_checks(weights: list[sequential.Weight]) -> list[Check]:
     worst = max(weights, key=lambda w: w.loss, default=None)
-    stored = sum(w.stored_bits for w in weights)
-    return [Check("quantize: weights fitted", len(weights), "weights",
-                  note=f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB" if worst else ""),
-            Check("quantize: stored", stored / max(sum(w.count for w in weights), 1), "bits a weight")]
+    if worst is None:
+        return [Check("quantize: weights fitted", 0, "weights")]
+    bits = sum(w.stored_bits for w in weights) / sum(w.count for w in weights)
+    note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
+    return [Check("quantize: weights fitted", len(weights), "weights", note=note),
+            Check("quantize: stored", bits, "bits a weight")]
+
+
+def _block_checks(table: Table, block: int | None, whole: Mapping[str, str]) -> list[Check]:
+    """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
+    if block is None:
+        return []
+    count = sum(encoding.block_scale is not None for encoding in table.values())
+    return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
+            Check("quantize: weights left per channel", len(whole), "weights",
+                  note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
 
 
 def grids(table: Table, names: list[str]) -> dict[str, Grid]:

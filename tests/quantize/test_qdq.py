@@ -89,6 +89,7 @@ def test_a_weight_in_blocks(tmp_path: Path) -> None:
     w = rng.normal(size=(3, 8, 1, 1)).astype(np.float32)
     channel = (2.0 ** -np.arange(5, 8)).astype(np.float32)
     blocks = rng.integers(1, 17, (3, 2, 1, 1))
+    blocks[:, 0] = 16
     grid = Encoding(4, True, channel, np.zeros((3, 2, 1, 1), np.int64), 1, 4, blocks, 0)
     model = parse("y = Conv(x, w)", "float[1, 8, 1, 2] x", "float[1, 3, 1, 2] y", w=w)
     table = Table({"x": exact(16, False, -4, 64), "w": grid, "y": exact(16, False, -6, 30000)})

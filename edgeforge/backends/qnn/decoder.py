@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.qnn import genie
+from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
@@ -45,11 +46,13 @@ def compile_parts(build: Build, split: Path, out: Path) -> list[Check]:
         pair = _part(build, split, out, [g.parts[index] for g in graphs], name)
         device.append(pair[0])
         twin.append(pair[1])
-    checks = [c for pair in zip(device, twin, strict=True) for c in _structure(build, *pair)]
+    models = {p.graph: split / p.file for g in graphs for p in g.parts}
+    table = Table.load(split / FILE)
+    checks = [c for pair in zip(device, twin, strict=True) for c in _structure(build, *pair, models, table)]
     breaches = contract_breaches([p.info for p in twin])
     checks.append(Check("compile: graph contract", len(breaches), "breaches", 0, "at most",
                         "; ".join(f"{b.where}: {b.rule}" for b in breaches[:3])))
-    return checks + list(_numbers(build, split, graphs, device, twin))
+    return checks + list(_numbers(build, split, graphs, device, twin, table))
 
 
 def _part(build: Build, split: Path, out: Path, parts: Sequence[Part], name: str) -> list[CompiledPart]:
@@ -115,14 +118,16 @@ def _labels(split: Path) -> list[str]:
     return record.one_a_width(p.name for p in (split / _VECTORS).iterdir())
 
 
-def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterator[Check]:
-    """Placement on the accelerator, device and twin the same, weights stored once."""
+def _structure(build: Build, device: CompiledPart, twin: CompiledPart, models: Mapping[str, Path],
+               table: Table) -> Iterator[Check]:
+    """Placement on the accelerator, blocks kept, device and twin the same, weights stored once."""
     placements = []
     for part in (device, twin):
         placements.append({g.name: check_placement(g.name, g.dump, g.trace) for g in part.graphs})
     for graph, placement in placements[0].items():
         note = "; ".join(f"{f.op} ({f.onnx or f.op_type}): {f.why}" for f in placement.findings[:3])
         yield Check(f"compile: {graph} off the accelerator", len(placement.findings), "ops", 0, "at most", note)
+        yield from blocks_read_back(placement, models[graph], table)
     names = tuple(g.name for g in device.graphs)
     report = compare_twins(device.info, twin.info, names, *placements)
     note = "; ".join(f"{d.where} {d.what}: {d.device} / {d.twin}" for d in report.differences[:3])
@@ -142,9 +147,8 @@ def _structure(build: Build, device: CompiledPart, twin: CompiledPart) -> Iterat
 
 
 def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequence[CompiledPart],
-             twin: Sequence[CompiledPart]) -> Iterator[Check]:
+             twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
     """Compiled graphs against onnxruntime's CPU on the same codes."""
-    table = Table.load(split / FILE)
     for part, other in zip(device, twin, strict=True):
         for mine, same in zip(part.graphs, other.graphs, strict=True):
             if mine.outputs is not None and same.outputs is not None:

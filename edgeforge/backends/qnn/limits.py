@@ -47,6 +47,11 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                       f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
                       f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
                       f"set quantize.weights to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    if recipe.quantize.block is not None and not chip.hexagon.block_weights:
+        yield Finding("recipe", recipe.where("quantize.block"),
+                      f"weights in blocks of {recipe.quantize.block}; {chip.name} (Hexagon v{chip.dsp_arch}) has one "
+                      "scale an output channel, v73 and later take blocks",
+                      "leave quantize.block out, or set target.chip to a chip with Hexagon v73 or later")
     if not chip.weight_sharing and facts.estimate is not None:
         yield Finding("warning", recipe.where("target.chip"),
                       f"Hexagon v{chip.dsp_arch} does not share weights: each device binary holds them twice, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,8 @@ from edgeforge.errors import CompilerError
 _FLOATS = {"float16", "float32"}
 # The trace's name for a Convert that stands for a DequantizeLinear-QuantizeLinear pair of the ONNX graph.
 _ASKED = "DQQFusion"
+# Qnn_QuantizationEncoding_t of QNN's core API 2.40.
+_EXPANSION, _FLOAT_BLOCKS = 5, 11
 
 
 class Kind(StrEnum):
@@ -29,6 +31,7 @@ class Kind(StrEnum):
     FLOAT_ISLAND = "float island"
     FLOAT_TENSOR = "float tensor"
     NARROWED = "narrowed operand"
+    FLOAT_BLOCKS = "float blocks"
     OUTSIDE = "outside HTP"
 
 
@@ -51,13 +54,15 @@ class Placement:
     """Verdict over one graph.
 
     ops: QNN op type -> count. idle_converts: Convert ops whose two ends have the same grid; correct, but
-    work for nothing, so they are listed and do not fail the verdict.
+    work for nothing, so they are listed and do not fail the verdict. expanded: the weights in 4-bit blocks that
+    HTP expands by whole numbers (QNN's BLOCKWISE_EXPANSION).
     """
 
     graph: str
     ops: Mapping[str, int]
     findings: tuple[Finding, ...]
     idle_converts: tuple[str, ...]
+    expanded: frozenset[str]
 
     @property
     def ok(self) -> bool:
@@ -84,7 +89,7 @@ def check_placement(graph: str, dump: Path, trace: Path) -> Placement:
 def _check(graph: str, net: dict[str, Any], story: dict[str, Any]) -> Placement:
     nodes, tensors = net["nodes"], net["tensors"]
     mappings = {m["dst_name"]: m for part in story["subgraph_traces"] for m in part["op_mappings"]}
-    findings = _outside(story)
+    findings = [*_outside(story), *_float_blocks(nodes, tensors, mappings)]
     idle: list[str] = []
     for name, node in nodes.items():
         kind, source = node["type"], _source(name, mappings.get(name))
@@ -112,7 +117,17 @@ def _check(graph: str, net: dict[str, Any], story: dict[str, Any]) -> Placement:
                 )
                 findings.append(Finding(Kind.NARROWED, name, kind, source, why))
     ops = Counter(node["type"] for node in nodes.values())
-    return Placement(graph, dict(sorted(ops.items())), tuple(findings), tuple(idle))
+    expanded = frozenset(n for n, t in tensors.items() if t["quant_params"]["encoding"] == _EXPANSION)
+    return Placement(graph, dict(sorted(ops.items())), tuple(findings), tuple(idle), expanded)
+
+
+def _float_blocks(nodes: dict[str, Any], tensors: dict[str, Any], mappings: dict[str, Any]) -> Iterator[Finding]:
+    """Weights in blocks that HTP multiplies by floats: the op that reads one runs in float too."""
+    for name, node in nodes.items():
+        for weight in node["input_names"]:
+            if tensors[weight]["quant_params"]["encoding"] == _FLOAT_BLOCKS:
+                yield Finding(Kind.FLOAT_BLOCKS, name, node["type"], _source(name, mappings.get(name)),
+                              f"{weight} has blocks with float scales, which run in float")
 
 
 def _outside(story: dict[str, Any]) -> list[Finding]:

@@ -13,6 +13,7 @@ from edgeforge_runtime.manifest import Part, Target
 from edgeforge_runtime.plain import PlainManifest, one_graph
 
 from edgeforge.backends import process
+from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.emulator import emulate
 from edgeforge.backends.qnn.job import GraphJob, PartJob
@@ -36,7 +37,8 @@ def compile_graph(build: Build, quantized: Path, vectors: Path, out: Path) -> li
                   out / _FOLDER, False, build.chip.vtcm_mb, dsp_arch=build.chip.dsp_arch,
                   failed=build.failures / name)
     part = compile_part(job, build.recipe.compile.timeout_s, process.allowance(build.recipe.compile.memory_mb))
-    return [*_placed(part), *_numbers(build, part, Table.load(quantized / FILE), calls)]
+    table = Table.load(quantized / FILE)
+    return [*_placed(part, quantized / source.file, table), *_numbers(build, part, table, calls)]
 
 
 def bundle_graph(source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
@@ -50,11 +52,12 @@ def bundle_graph(source: Part, compiled: Path, bundle: Path) -> dict[str, Target
     return {"htp": one_graph("qnn-htp", inside, {"soc_model": str(part.info.soc_model)})}
 
 
-def _placed(part: CompiledPart) -> Iterator[Check]:
+def _placed(part: CompiledPart, model: Path, table: Table) -> Iterator[Check]:
     graph, info = part.graphs[0], part.info
     placement = check_placement(graph.name, graph.dump, graph.trace)
     note = "; ".join(f"{f.op} ({f.onnx or f.op_type}): {f.why}" for f in placement.findings[:3])
     yield Check(f"compile: {graph.name} off the accelerator", len(placement.findings), "ops", 0, "at most", note)
+    yield from blocks_read_back(placement, model, table)
     yield Check(f"compile: {graph.name} device binary", info.file_bytes / 2**20, "MiB",
                 note=f"soc {info.soc_model}, v{info.dsp_arch}, QAIRT {info.build_id}")
     yield Check(f"compile: {graph.name} compiler", part.compile_seconds, "s",

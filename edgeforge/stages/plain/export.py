@@ -16,7 +16,7 @@ MOST = 3
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes model.onnx (float), model.encodings (AIMET 1.0.0) and vectors/sample_0 ..., codes in and out."""
+    """Writes model.onnx (float), model.encodings (AIMET 1.0.0), its 2.0.0 twin, and vectors/sample_0 ..."""
     entries = write_encodings(sources["quantize"], out)
     feeds = build.onnx.samples.evaluation[:MOST]
     with PlainSession.open(sources["quantize"], threads=build.threads, exact=True) as session:

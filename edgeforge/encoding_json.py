@@ -1,0 +1,52 @@
+"""An encoding as JSON: float32 scales survive exactly, and nothing that breaks the arithmetic comes back in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from edgeforge_runtime.typed import shown
+
+from edgeforge.grid import Encoding, check
+
+
+def dump(e: Encoding) -> dict[str, Any]:
+    out: dict[str, Any] = {"bits": e.bits, "signed": e.signed, "scale": e.scale.tolist(),
+                           "zero_point": e.zero_point.tolist()}
+    for key in ("axis", "block", "channel"):
+        if getattr(e, key) is not None:
+            out[key] = getattr(e, key)
+    if e.block_scale is not None:
+        out["block_scale"] = e.block_scale.tolist()
+    return out
+
+
+def parse(raw: Any) -> Encoding:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{shown(raw)} is no encoding")
+    bits, signed = _integer(raw["bits"], 2, 32), raw["signed"]
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        scale = _numbers(raw["scale"]).astype(np.float32)
+    if not isinstance(signed, bool):
+        raise ValueError(f"signed is {shown(signed)}")
+    places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}
+    block = _integer(raw["block"], 1, 1 << 20) if raw.get("block") is not None else None
+    blocks = _numbers(raw["block_scale"]).astype(np.int64) if raw.get("block_scale") is not None else None
+    made = Encoding(bits, signed, scale, _numbers(raw["zero_point"]).astype(np.int64), block=block, block_scale=blocks,
+                    **places)
+    check(made)
+    return made
+
+
+def _numbers(raw: Any) -> npt.NDArray[Any]:
+    found = np.asarray(raw)
+    if found.dtype.kind not in "iuf" or not found.size:
+        raise ValueError(f"{shown(raw)} where numbers should be")
+    return found
+
+
+def _integer(raw: Any, low: int, high: int) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or not low <= raw <= high:
+        raise ValueError(f"{shown(raw)} where a number from {low} to {high} should be")
+    return raw

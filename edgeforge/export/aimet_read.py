@@ -1,0 +1,194 @@
+"""AIMET's JSON back onto a graph of ours, whoever wrote it: versions 1.0.0, 2.0.0 and 2.1.0.
+
+A file tells grids, the graph tells what each value is: its axes (1.0.0 has none), and if its codes are signed here.
+Activations are unsigned and symmetric weights signed, as `quantize/assign.py` makes them; a grid keeps its reals.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from edgeforge_runtime.typed import read_json, shown
+
+from edgeforge import grid
+from edgeforge.encodings import Encoding, Table, input_axis
+from edgeforge.errors import EdgeForgeError
+from edgeforge.export.aimet import VERSIONS, turned
+from edgeforge.graph import edit
+from edgeforge.graph.requantize import is_operand
+from edgeforge.quantize import roles
+
+_DAMAGED = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
+_SHOWN = 10
+Array = npt.NDArray[Any]
+
+
+def read(path: Path, graph: ir.Graph) -> Table:
+    """The encodings in a file, by the names of graph's values. Biases are left out: their grid is their product's.
+
+    Raises:
+        EdgeForgeError: no such file, another version, an entry that is damaged or does not fit its value's shape, or
+            names that graph does not have; each is told with the nearest that it has.
+    """
+    table, strangers = match(path, graph)
+    if strangers:
+        lines = [f"\n  {name}" + (f" (the graph has {near})" if near else "") for name, near in strangers.items()]
+        more = f"\n  and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        found = "".join(lines[:_SHOWN])
+        raise EdgeForgeError(f"{path}: {len(lines)} encodings have no value in the graph:{found}{more}",
+                             "take the encodings that belong to this graph, or rename them")
+    return table
+
+
+def match(path: Path, graph: ir.Graph) -> tuple[Table, dict[str, str]]:
+    """Like read, and the names that graph does not have come back too, each with the nearest one or ""."""
+    values = {str(v.name): v for v in roles.values(graph)}
+    signed = _signed(graph)
+    table, strangers = Table(), dict[str, str]()
+    for name, raw in _entries(path):
+        value = values.get(name)
+        if value is None:
+            strangers[name] = next(iter(difflib.get_close_matches(name, values, 1)), "")
+        elif not roles.is_bias(value):
+            try:
+                found = _here(_parse(raw, value), name in signed)
+                grid.check(found)
+                _fits(found, edit.known_dims(value))
+            except _DAMAGED as error:
+                raise EdgeForgeError(f"{path}: the encoding of {name}: {_words(error)}") from error
+            table.set(name, found)
+    return table, strangers
+
+
+def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and entry. Tools tell the layout of an entry by its keys, so one in another layout is refused."""
+    try:
+        document = read_json(path)
+        version = document["version"]
+        if version not in VERSIONS:
+            raise ValueError(f"version {shown(version)}; known: {', '.join(VERSIONS)}")
+        flat = version == "1.0.0"
+        sections = ("activation_encodings", "param_encodings") if flat else ("encodings",)
+        rows = [row for section in sections for row in document[section]]
+        for row in rows:
+            if ("bw" in row) != flat:
+                raise ValueError(f"{shown(row['name'])} is not in the layout of version {version}")
+        yield from ((str(row["name"]), row) for row in rows)
+    except (OSError, *_DAMAGED) as error:
+        raise EdgeForgeError(f"{path} holds no AIMET encodings: {_words(error)}",
+                             "AIMET writes them with sim.export(..., encoding_version=...)") from error
+
+
+def _words(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _signed(graph: ir.Graph) -> set[str]:
+    """Values whose symmetric grids have signed codes: weights of products, and second operands of 16 bits."""
+    weights = {str(v.name) for v in graph.initializers.values() if roles.weight_axis(v) is not None}
+    return weights | {str(v.name) for group in roles.groups(graph) if any(is_operand(v) for v in group) for v in group}
+
+
+def _here(e: Encoding, signed: bool) -> Encoding:
+    """e (unsigned) with the codes that its value has in our graphs."""
+    middle = 1 << (e.bits - 1)
+    if not (signed and e.symmetric):
+        return e
+    return Encoding(e.bits, True, e.scale, e.zero_point - middle, e.axis, e.block, e.block_scale, e.channel)
+
+
+def _parse(raw: dict[str, Any], value: ir.Value) -> Encoding:
+    """The entry on an unsigned grid."""
+    if "FLOAT" in str(raw.get("dtype", "")) or "float" in str(raw.get("output_dtype", "")):
+        raise ValueError("it is in floating point, and every value needs an integer grid")
+    return _flat(raw, value) if "bw" in raw else _nested(raw, value)
+
+
+def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
+    """Version 1.0.0."""
+    if np.any(raw.get("zero_point_shift", 0)):
+        raise ValueError("its zero point lies between two codes (zero_point_shift)")
+    kind, bits, scale, zero = raw["enc_type"], raw["bw"], _reals(raw["scale"]), -_whole(raw["offset"])
+    if kind == "PER_TENSOR":
+        return Encoding(bits, False, scale.reshape(()), zero.reshape(()))
+    rank, axis = len(edit.known_dims(value)), _channel(value)
+    if kind == "PER_CHANNEL":
+        return Encoding(bits, False, scale, zero, axis)
+    block, inputs = int(raw["block_size"]), input_axis(rank, axis)
+    if kind == "PER_BLOCK":
+        return Encoding(bits, False, _unflat(scale, value, block), _unflat(zero, value, block), inputs, block)
+    if kind != "LPBQ":
+        raise ValueError(f"enc_type {shown(kind)} is not known")
+    whole = _unflat(_whole(raw["per_block_int_scale"]), value, block)
+    return _lpbq(raw["compressed_bw"], scale, whole, inputs, block, axis)
+
+
+def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
+    """Versions 2.0.0 and 2.1.0."""
+    dtype, rank = str(raw["output_dtype"]), len(edit.known_dims(value))
+    bits, shift = int(dtype.rpartition("int")[2]), 0 if dtype.startswith("u") else 1
+    axis, block = raw.get("axis"), raw.get("block_size")
+    axis = axis if axis is None else int(axis) % rank
+    steps = raw.get("y_scale")
+    if isinstance(steps, dict):
+        return _lpbq(bits, _reals(steps["x_scale"]), _whole(steps["x"]), axis, block, int(steps["axis"]) % rank)
+    if "per_block_int_scale" in raw:
+        scale = _reals(raw["per_channel_float_scale"])
+        return _lpbq(bits, scale.reshape(-1), _whole(raw["per_block_int_scale"]), axis, block, _channel(value))
+    scale = _reals(steps)
+    zero = _whole(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
+    return Encoding(bits, False, scale, zero + shift * (1 << (bits - 1)), axis, block)
+
+
+def _lpbq(bits: int, scale: Array, whole: Array, axis: int | None, block: int | None, channel: int) -> Encoding:
+    return Encoding(bits, False, scale, np.full(whole.shape, 1 << (bits - 1)), axis, block, whole, channel)
+
+
+def _channel(value: ir.Value) -> int:
+    """The axis of a value's channels, which 1.0.0 leaves to the reader."""
+    axis = roles.weight_axis(value)
+    if axis is None and len(edit.known_dims(value)) == 1:
+        return 0
+    if axis is None:
+        raise ValueError("it is per channel, and its value is no weight of a product: which axis?")
+    return axis
+
+
+def _unflat(numbers: Array, value: ir.Value, block: int) -> Array:
+    """Flat blocked numbers, outputs first, in the order of the value's axes; other axes have size 1."""
+    shape, axis = edit.known_dims(value), _channel(value)
+    inputs = input_axis(len(shape), axis)
+    sizes = [int(d) // block if a == inputs else int(d) if a == axis else 1 for a, d in enumerate(shape)]
+    return numbers.reshape(sizes[::-1]).T if turned(len(shape), axis) else numbers.reshape(sizes)
+
+
+def _fits(e: Encoding, shape: list[edit.Dim]) -> None:
+    """Its arrays must have the size of the value's axes."""
+    blocked = e.scale if e.block_scale is None else e.block_scale
+    wanted: list[edit.Dim] = [] if e.axis is None else [shape[e.axis]]
+    if e.axis is not None and e.block is not None:
+        wanted = list(shape)
+        wanted[e.axis] = int(shape[e.axis]) // e.block if int(shape[e.axis]) % e.block == 0 else -1
+    if list(blocked.shape) != wanted:
+        raise ValueError(f"scales {list(blocked.shape)} do not fit a value of shape {shape}"
+                         + (f" in blocks of {e.block}" if e.block else ""))
+
+
+def _reals(raw: Any) -> npt.NDArray[np.float32]:
+    found = np.asarray(raw)
+    if found.dtype.kind not in "iuf" or not found.size:
+        raise ValueError(f"{shown(raw)} where scales should be")
+    return found.astype(np.float32)
+
+
+def _whole(raw: Any) -> npt.NDArray[np.int64]:
+    found = np.asarray(raw)
+    if found.dtype.kind not in "iuf" or not np.array_equal(found, np.rint(found)):
+        raise ValueError(f"{shown(raw)} where whole numbers should be")
+    return found.astype(np.int64)

@@ -1,0 +1,55 @@
+"""Which grid each weight of a graph gets: bits, and whether blocks of its inputs share steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from edgeforge_runtime.manifest import LOGITS
+
+from edgeforge.quantize import roles
+from edgeforge.quantize.products import Product, products
+from edgeforge.quantize.weights.grid import Grid
+
+if TYPE_CHECKING:
+    from edgeforge.recipe import Quantize
+
+
+def choose(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
+    """The grid of every product's weight, by its name."""
+    top = head(graph)
+    found = {}
+    for product in products(graph):
+        bits = options.head if product.name == top else options.weights
+        blocks = bits == 4 and options.block is not None and not unblocked(product, options.block)
+        found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks)
+    return found
+
+
+def unblocked(product: Product, block: int) -> str:
+    """Why a weight cannot have blocks; empty when it can."""
+    if not roles.takes_blocks(product.weight):
+        return "only 1x1 convolutions and MatMuls take blocks"
+    return f"{product.inputs} inputs" if product.inputs % block else ""
+
+
+def left_whole(graph: ir.Graph, options: Quantize) -> dict[str, str]:
+    """The 4-bit weights that the recipe's block size leaves per channel, each with the reason."""
+    if options.block is None:
+        return {}
+    four = {p.name: p for p in products(graph)}
+    four = {name: four[name] for name, grid in choose(graph, options).items() if grid.bits == 4}
+    return {name: why for name, product in four.items() if (why := unblocked(product, options.block))}
+
+
+def head(graph: ir.Graph) -> str | None:
+    """The weight that makes a decoder's logits; None for a graph without them."""
+    known: dict[ir.Node, Product] = {p.node: p for p in products(graph)}
+    todo = [v for v in graph.outputs if str(v.name) == LOGITS]
+    while todo:
+        node = todo.pop().producer()
+        if node in known:
+            return known[node].name
+        if node is not None:
+            todo += [v for v in node.inputs[:1] if v is not None]
+    return None
