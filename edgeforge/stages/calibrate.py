@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeforge.build import DATA, Build
-from edgeforge.calibrate import text
+from edgeforge.build import Build
 from edgeforge.calibrate.observe import ObservingExecutor, Ranges, TappedExecutor
 from edgeforge.calibrate.statistics import Gram
+from edgeforge.calibrate.template import Window
 from edgeforge.gates import Check
 from edgeforge.graph import edit, store
 from edgeforge.quantize import roles
@@ -29,23 +29,21 @@ Floats = npt.NDArray[np.float32]
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json {value: [smallest, largest]}, grams/ (empty unless rounding is gptq), data.json."""
+    """Writes ranges.json {value: [smallest, largest]}, grams/ (empty unless rounding is gptq)."""
     source = sources["transform"]
     wanted = _gram_values(store.load(source).graph) if build.recipe.quantize.rounding == "gptq" else {}
     index: dict[str, str] = {}
-    ranges, windows = Ranges(), reading.windows(build)
-    data = reading.describe(windows)
+    ranges, windows = Ranges(), reading.windows(sources["text"])
     for number, names in enumerate(passes(wanted)):
         build.say(f"reading {number + 1}")
         grams = {name: Gram() for name in names}
         _read(build, source, windows, out, grams, None if number else ranges)
         save_grams(out, grams, index)
     save_ranges(out, ranges)
-    (out / DATA).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return [Check("calibrate: values watched", len(ranges.seen), "values"),
             Check("calibrate: Gram matrices", len(index), "values",
                   1 if build.recipe.quantize.rounding == "gptq" else None),
-            Check("calibrate: tokens read", data["tokens"], "tokens", 1)]
+            Check("calibrate: tokens read", sum(map(len, windows)), "tokens", 1)]
 
 
 def save_ranges(folder: Path, ranges: Ranges) -> None:
@@ -73,7 +71,7 @@ def load_grams(folder: Path) -> dict[str, Floats]:
     return {name: np.load(folder / file, mmap_mode="r") for name, file in index.items()}
 
 
-def _read(build: Build, source: Path, windows: Sequence[text.Window], out: Path, grams: dict[str, Gram],
+def _read(build: Build, source: Path, windows: Sequence[Window], out: Path, grams: dict[str, Gram],
           ranges: Ranges | None) -> None:
     """One reading of the text; fills grams, and ranges if there are any to fill."""
     def see(name: str, array: Floats) -> None:

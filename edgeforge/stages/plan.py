@@ -49,10 +49,11 @@ STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
           (*_TORCH, *_ONNX, *_ORT, "onnxscript", "gguf")),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
-    Stage("transform", ("adapt", "optimize"),
-          lambda r: [r.calibrate, r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
+    Stage("text", (), lambda r: [r.target.context, r.calibrate], (*_TORCH, "numpy", "gguf")),
+    Stage("transform", ("adapt", "optimize", "text"),
+          lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
           (*_ONNX, *_ORT)),
-    Stage("calibrate", ("transform",), lambda r: [r.calibrate, r.quantize.rounding], (*_ONNX, *_ORT)),
+    Stage("calibrate", ("text", "transform"), lambda r: [r.quantize.rounding], (*_ONNX, *_ORT)),
     Stage("quantize", ("adapt", "transform", "calibrate"),
           lambda r: [r.quantize, r.gates.quantize_db, r.gates.quantize_kl, r.gates.quantize_ppl], (*_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
@@ -61,7 +62,7 @@ STAGES = (
     Stage("compile", ("split",),
           lambda r: [r.target, r.gates.emulator_db, r.gates.wide_db, r.gates.shared_bytes],
           (*_ORT, "onnxruntime-qnn"), vendor=True),
-    Stage("bundle", ("adapt", "optimize", "transform", "calibrate", "quantize", "export", "split", "compile"),
+    Stage("bundle", ("adapt", "optimize", "text", "transform", "calibrate", "quantize", "export", "split", "compile"),
           lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True),
 )
 """from a language model's checkpoint"""
