@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # what a stage runs is read off its imports (closure.py); it 
 STAMP = "stage.json"
 """in every finished artifact: what made it, from what, how long it took"""
 DATA = "data.json"
-"""in the calibrate artifact: how much was read, and its sha256"""
+"""in the artifact that holds or read the calibration data: how much there is, and its sha256"""
+HASHES = "hashes"
+"""in data.json of a language model's text: for each window, hex of 8-byte hashes of its runs of words"""
 
 
 @dataclass(frozen=True)

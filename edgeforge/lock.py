@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeforge import __version__, cache, gates, keys, source
-from edgeforge.build import DATA, STAMP, Build
+from edgeforge.build import DATA, HASHES, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
 from edgeforge.stages.plan import plan
 
@@ -61,7 +61,8 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         name, digest = str(path.relative_to(bundle)), cache.digest(path)
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
-    data = json.loads((sources["calibrate"] / DATA).read_text(encoding="utf-8"))
+    data = json.loads((sources.get("text", sources["calibrate"]) / DATA).read_text(encoding="utf-8"))
+    data.pop(HASHES, None)
     facts = {"format": _FORMAT, "source": source.place(job.source), "revision": source.revision(job.source),
              "inputs": inputs(job), "data": data,
              "stages": {name: cache.read_stamp(path)["key"] for name, path in sources.items()}, "files": files}

@@ -70,12 +70,15 @@ class Target(_Section):
 
 
 class Calibrate(_Section):
-    """The text that statistics come from: `windows` of `tokens` tokens, of a file or the built-in mix."""
+    """The text that statistics come from: pieces of `tokens` tokens, of a file or the built-in mix, and of what the
+    model writes itself."""
 
     text: Location | None = None
-    """A UTF-8 text file; without one, a built-in mix of prose, code and chat."""
+    """A UTF-8 text file, or .jsonl with {"text"} or {"messages"} a line; without one, prose, code and chat."""
     windows: int = Field(default=16, ge=1, le=4096)
-    """How many pieces of text are read."""
+    """How many pieces of that text are read."""
+    samples: int = Field(default=8, ge=0, le=4096)
+    """How many pieces more the model writes itself: stories, letters, science..., half of them not in English."""
     tokens: int = Field(default=512, ge=8, le=32768)
     """How long each piece is."""
 
@@ -174,7 +177,7 @@ class OnnxModel(_Section):
 
 
 _DECODERS_ONLY = {
-    "target": ("context", "prefill"), "calibrate": ("text", "windows", "tokens"),
+    "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
     "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
     "gates": ("windows", "adapt_db", "quantize_kl", "quantize_ppl", "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""

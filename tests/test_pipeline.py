@@ -15,7 +15,7 @@ from edgeforge.errors import CompilerError, EdgeForgeError, GateError
 from edgeforge.pipeline import Event
 from edgeforge.stages.plan import STAGES
 
-BEFORE_QUANTIZE = ["adapt", "optimize", "transform", "calibrate"]
+BEFORE_QUANTIZE = ["adapt", "optimize", "text", "transform", "calibrate"]
 
 
 def test_a_failed_gate_stops_the_build_with_code_3_and_keeps_what_came_before(built: Built) -> None:
@@ -50,7 +50,7 @@ def test_an_8_bit_embedding_gets_its_requantize_node(built: Built) -> None:
     path = variant(built, "embedding8", quantize={"embedding": 8})
     events: list[Event] = []
     bundle = pipeline.build(recipe.load(path), events.append)
-    assert [e.stage for e in events if e.kind == "cached"] == ["adapt", "optimize"]
+    assert [e.stage for e in events if e.kind == "cached"] == ["adapt", "optimize", "text"]
     assert (bundle / "device" / "part_1_of_3.bin").is_file()
 
 

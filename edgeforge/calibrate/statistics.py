@@ -1,4 +1,4 @@
-"""Sums over tokens: peaks by channel, and Gram matrices X'X."""
+"""Sums over tokens: peaks by channel, and the direction in which a value is largest."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Peaks:
         self.seen[name] = np.maximum(self.seen[name], peak) if name in self.seen else peak
 
 
-class Gram:
-    """X'X of one value, X being [tokens, channels]."""
+class Direction:
+    """The strongest direction of one value: that of X'X, X being [tokens, channels]."""
 
     _ROWS = 512
     """tokens that are gathered before they are multiplied: a large matrix takes longer to add than to make"""

@@ -165,7 +165,6 @@ def _taps(node: ir.Node, value: Tensor, kernel: list[int]) -> Tensor:
     sides = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
     value = torch.nn.functional.pad(value, sides)
     if rank == 1:
-        value, kernel = value[..., None, :], [1, *kernel]
-        strides, dilations = [1, *strides], [1, *dilations]
-    taps = torch.nn.functional.unfold(value, kernel, dilation=dilations, stride=strides)
+        value, kernel, strides, dilations = value[..., None, :], [1, *kernel], [1, *strides], [1, *dilations]
+    taps = torch.nn.functional.unfold(value, tuple(kernel), dilation=tuple(dilations), stride=tuple(strides))
     return taps.movedim(1, -1).reshape(-1, taps.shape[1])

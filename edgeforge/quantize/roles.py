@@ -99,12 +99,6 @@ def part(node: ir.Node, index: int) -> Part:
     return ("weight", axis) if axis is not None else ("value", 0)
 
 
-def products(graph: ir.Graph) -> dict[str, str]:
-    """The values that 1x1 convolutions read, by the name of the weight they are read with."""
-    return {str(n.inputs[1].name): str(n.inputs[0].name) for n in graph
-            if n.op_type == "Conv" and n.inputs[0] is not None and n.inputs[1] is not None and _pointwise(n)}
-
-
 def _pointwise(conv: ir.Node) -> bool:
     """A 1x1 convolution of one group, whose weight is a parameter?"""
     weight, group = conv.inputs[1], conv.attributes.get("group")

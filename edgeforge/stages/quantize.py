@@ -13,7 +13,7 @@ import torch
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact, evaluate
+from edgeforge import artifact, evaluate, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import whole
@@ -43,7 +43,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
     decoder = artifact.load_decoder(source)
     with np.load(source / artifact.ROPE) as tables:
-        samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(build)]
+        samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
     checks = fit(build, model, samples, _exact_inputs(build, ranges), bits, out)
     table = Table.load(out / FILE)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
@@ -58,20 +58,23 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
     whole = weight_grids.left_whole(model.graph, options)
-    weights = sequential.quantize(model, samples, weight_grids.choose(model.graph, options), quality.method(options),
-                                  build.say)
+    unknown = torch_ops.unsupported(model.graph)
+    weights = [] if unknown else sequential.quantize(
+        model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
     table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights})
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    return [*_weight_checks(weights), *_block_checks(table, options.block, whole)]
+    return [*_weight_checks(weights, unknown), *_block_checks(table, options.block, whole)]
 
 
-def _weight_checks(weights: list[sequential.Weight]) -> list[Check]:
+def _weight_checks(weights: list[sequential.Weight], unknown: list[str]) -> list[Check]:
+    """How far the worst weight's outputs are, and what the weights take."""
     worst = max(weights, key=lambda w: w.loss, default=None)
     if worst is None:
-        return [Check("quantize: weights fitted", 0, "weights")]
+        note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
+        return [Check("quantize: weights fitted", 0, "weights", note=note)]
     bits = sum(w.stored_bits for w in weights) / sum(w.count for w in weights)
     note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
     return [Check("quantize: weights fitted", len(weights), "weights", note=note),

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from edgeforge_runtime.executors.base import Executor
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import checkpoint
 from edgeforge.artifact import ROPE
 from edgeforge.build import Build
-from edgeforge.calibrate import text
+from edgeforge.calibrate.template import Window
+
+WINDOWS = "windows.npz"
 
 
-def windows(build: Build) -> list[text.Window]:
-    """The recipe's calibration windows."""
-    options = build.recipe.calibrate
-    tokenizer = checkpoint.load_tokenizer(build.checkpoint)
-    length = min(options.tokens, build.context)
-    return text.calibration_windows(tokenizer, length, options.windows, options.text)
+def windows(folder: Path) -> list[Window]:
+    """What the text stage wrote into folder."""
+    with np.load(folder / WINDOWS) as arrays:
+        return list(arrays["ids"])
 
 
-def read(build: Build, source: Path, windows: Sequence[text.Window], executor: Executor) -> None:
+def read(build: Build, source: Path, windows: Sequence[Window], executor: Executor) -> None:
     """Runs every window through executor, which holds source's model."""
     manifest = Manifest.load(source)
     with np.load(source / ROPE) as tables:
@@ -36,11 +33,3 @@ def read(build: Build, source: Path, windows: Sequence[text.Window], executor: E
             build.say(f"window {i + 1} of {len(windows)}")
             for _ in session.score([int(t) for t in window]):
                 pass
-
-
-def describe(windows: Sequence[text.Window]) -> dict[str, Any]:
-    """How much text, and the sha256 of its token ids (int64, little-endian, each window behind its length)."""
-    digest = hashlib.sha256()
-    for window in windows:
-        digest.update(np.array([len(window), *window], "<i8").tobytes())
-    return {"windows": len(windows), "tokens": sum(map(len, windows)), "sha256": digest.hexdigest()}

@@ -15,7 +15,7 @@ from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
-from edgeforge.calibrate.statistics import Gram, Peaks
+from edgeforge.calibrate.statistics import Direction, Peaks
 from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
@@ -34,7 +34,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     checks: list[Check] = []
     if options.transforms:
         seen = _Seen(model.graph, decoder, options.transforms)
-        seen.look(build, source, out)
+        seen.look(build, source, sources["text"], out)
         build.say(", ".join(options.transforms))
         checks = _apply(model, decoder, options.transforms, seen)
     if options.embedding != options.activations:
@@ -54,7 +54,7 @@ class _Seen:
         if "split_outliers" in wanted:
             kept |= outliers.watched(graph)
         self._kept = kept
-        self._peaks, self._gram = Peaks(kept), Gram()
+        self._peaks, self._gram = Peaks(kept), Direction()
         self._stream: list[str] = []
         self.unrotated = ""
         """why the stream cannot be rotated"""
@@ -72,12 +72,12 @@ class _Seen:
     def direction(self) -> npt.NDArray[np.float64]:
         return self._gram.principal()
 
-    def look(self, build: Build, source: Path, out: Path) -> None:
+    def look(self, build: Build, source: Path, text: Path, out: Path) -> None:
         """Reads the calibration text."""
         with tempfile.TemporaryDirectory(dir=out) as scratch:
             taps = [*self._kept, *self._stream]
             executor = TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads)
-            reading.read(build, source, reading.windows(build), executor)
+            reading.read(build, source, reading.windows(text), executor)
 
     def _see(self, name: str, array: npt.NDArray[np.float32]) -> None:
         if name in self._kept:

@@ -11,8 +11,7 @@ from edgeforge_runtime.manifest import Graph
 from onnx_ir.passes import common
 
 from edgeforge.calibrate import observe
-from edgeforge.calibrate.statistics import Floats, Gram, Peaks
-from edgeforge.stages.calibrate import passes
+from edgeforge.calibrate.statistics import Direction, Floats, Peaks
 
 CALL = Graph(2, 2, ())
 
@@ -29,17 +28,24 @@ def test_only_what_is_computed_or_comes_in_is_watched() -> None:
     assert [v.name for v in observe.sources(model().graph)] == ["x", "y", "z"]
 
 
-def test_ranges_widen_over_calls_and_taps_show_every_value(tmp_path: Path) -> None:
-    seen: list[tuple[str, Floats]] = []
+def test_ranges_widen_over_calls(tmp_path: Path) -> None:
     ranges = observe.Ranges()
-    executor = observe.ObservingExecutor(model(), ranges, ["y", "z"], lambda n, a: seen.append((n, a)), tmp_path, 1)
+    executor = observe.ObservingExecutor(model(), ranges, tmp_path, 1)
+    executor.run(CALL, {"x": np.array([[1, -2, 3, 4], [0, 0, 0, 1]], np.float32)})
+    executor.run(CALL, {"x": np.array([[-5, 1, 1, 2]], np.float32)})
+    executor.close()
+    assert ranges.seen == {"x": (-5, 4), "y": (-2, 12), "z": (0, 0)}
+
+
+def test_taps_show_every_value(tmp_path: Path) -> None:
+    seen: list[tuple[str, Floats]] = []
+    executor = observe.TappedExecutor(model(), ["y", "z"], lambda n, a: seen.append((n, a)), tmp_path, 1)
     first = np.array([[1, -2, 3, 4], [0, 0, 0, 1]], np.float32)
     second = np.array([[-5, 1, 1, 2]], np.float32)
     made = executor.run(CALL, {"x": first})
     executor.run(CALL, {"x": second})
     executor.close()
     assert set(made) == {"z", "y"}
-    assert ranges.seen == {"x": (-5, 4), "y": (-2, 12), "z": (0, 0)}
     taps = [a for n, a in seen if n == "y"]
     np.testing.assert_array_equal(taps[0], first * np.arange(4))
     np.testing.assert_array_equal(taps[1], second * np.arange(4))
@@ -62,27 +68,20 @@ def test_peaks_are_magnitudes_by_the_axes_that_stay() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 6, 512])
-def test_gram_matrices_add_up_and_know_their_strongest_direction(at_once: int,
+def test_moments_add_up_and_know_their_strongest_direction(at_once: int,
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gram, "_ROWS", at_once)
+    monkeypatch.setattr(Direction, "_ROWS", at_once)
     rng = np.random.default_rng(2)
     strong = np.array([3, 0, -4], np.float32) / 5
     calls = [rng.normal(size=(1, 1, n, 3)).astype(np.float32) + 50 * strong for n in (4, 7)]
-    gram = Gram()
+    found = Direction()
     for call in calls:
-        gram.see(call)
+        found.see(call)
     rows = np.concatenate([c.reshape(-1, 3) for c in calls])
-    np.testing.assert_allclose(gram.matrix(), rows.T @ rows, rtol=1e-5)
-    assert abs(gram.principal() @ strong) == pytest.approx(1, abs=1e-2)
+    np.testing.assert_allclose(found.matrix(), rows.T @ rows, rtol=1e-5)
+    assert abs(found.principal() @ strong) == pytest.approx(1, abs=1e-2)
 
 
-def test_gram_matrices_that_do_not_fit_at_once_take_more_readings() -> None:
-    wide = {"a": 10, "b": 10, "c": 20, "d": 1}
-    assert list(passes(wide, 800)) == [["a", "b"], ["c"], ["d"]]
-    assert list(passes(wide)) == [["a", "b", "c", "d"]]
-    assert list(passes({})) == [[]]
-
-
-def test_a_gram_of_nothing_has_no_direction() -> None:
+def test_sums_of_nothing_has_no_direction() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        Gram().principal()
+        Direction().principal()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from collections import Counter
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +16,29 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from edgeforge.calibrate.text import (
-    Run,
-    calibration_windows,
-    domains,
-    evaluation_windows,
-    overlap,
-    pools,
-    template_ids,
-    text_hash,
-)
+from edgeforge.calibrate import windows as text
+from edgeforge.calibrate.overlap import Run, hashes, overlap
+from edgeforge.calibrate.sections import text_hash
+from edgeforge.calibrate.template import Frame, template_ids
+from edgeforge.calibrate.windows import pools
 from edgeforge.errors import CheckpointError, EdgeForgeError, RecipeError
+
+Windows = list[np.ndarray]
+
+
+def calibration_windows(*arguments: Any) -> Windows:
+    return [window for _, window in text.calibration_windows(*arguments)]
+
+
+def evaluation_windows(*arguments: Any) -> Windows:
+    return [window for _, window in text.evaluation_windows(*arguments)]
+
+
+def domains(*arguments: Any) -> list[str]:
+    """Of windows long enough for the chat template's ids."""
+    tokenizer, windows, *source = arguments
+    return [domain for domain, _ in text.calibration_windows(tokenizer, 128, windows, *source)]
+
 
 SYSTEM = "You are a helpful machine that answers in full sentences and never in riddles."
 TEMPLATE = (
@@ -93,18 +108,20 @@ class TestWindows:
     def test_none(self, chatty: PreTrainedTokenizerFast) -> None:
         assert calibration_windows(chatty, 64, 0) == []
 
-    def test_mixture(self, chatty: PreTrainedTokenizerFast, plain: PreTrainedTokenizerFast) -> None:
+    def test_mixture(
+        self, chatty: PreTrainedTokenizerFast, plain: PreTrainedTokenizerFast, own_text: Path
+    ) -> None:
         assert Counter(domains(chatty, 16)) == {"chat": 4, "prose": 8, "code": 4}
         assert Counter(domains(plain, 12)) == {"prose": 8, "code": 4}
-        assert Counter(domains(chatty, 12, Path("own.txt"))) == {"chat": 4, "text": 8}
-        assert set(domains(plain, 12, Path("own.txt"))) == {"text"}
+        assert Counter(domains(chatty, 12, own_text)) == {"chat": 4, "text": 8}
+        assert set(domains(plain, 12, own_text)) == {"text"}
 
     def test_opening_tokens_lead_every_window(self) -> None:
         windows = calibration_windows(make_tokenizer(None, bos=True), 64, 6)
         assert all(w[0] == 2 and 2 not in w[1:] for w in windows)
 
     def test_plain_text_reads_as_in_the_source(self, plain: PreTrainedTokenizerFast) -> None:
-        whole = pools(None, with_chat=False)["calibration", "prose"][0].text
+        whole = pools(plain, None)["calibration", "prose"][0].text
         assert whole.startswith(plain.decode(calibration_windows(plain, 64, 1)[0]))
 
     def test_too_little_text_says_how_much_there_is(self, chatty: PreTrainedTokenizerFast) -> None:
@@ -158,14 +175,14 @@ class TestDisjoint:
         inner = [p for p in topics["customization"].split("\n\n") if len(p) > 200]
         assert all(p in topics["specialnames"] for p in inner)
 
-    def test_no_paragraph_is_used_twice(self) -> None:
-        parts = pools(None, with_chat=True)
+    def test_no_paragraph_is_used_twice(self, chatty: PreTrainedTokenizerFast) -> None:
+        parts = pools(chatty, None)
         assert {domain for _, domain in parts} == {"prose", "chat", "code"}
         hashes = [text_hash(p) for part in parts.values() for s in part for p in s.paragraphs]
         assert len(hashes) == len(set(hashes)) > 2000
 
-    def test_each_role_gets_its_share(self) -> None:
-        size = {key: sum(len(s.text) for s in part) for key, part in pools(None, with_chat=True).items()}
+    def test_each_role_gets_its_share(self, chatty: PreTrainedTokenizerFast) -> None:
+        size = {key: sum(len(s.text) for s in part) for key, part in pools(chatty, None).items()}
         for domain in ("prose", "chat", "code"):
             assert 0.7 < size["evaluation", domain] / size["calibration", domain] < 1.4
 
@@ -173,6 +190,12 @@ class TestDisjoint:
         calibration = calibration_windows(chatty, 256, 200)
         evaluation = evaluation_windows(chatty, 256, 200)
         assert overlap(evaluation, calibration, chatty) == []
+        frame = Frame.of(chatty)
+        known, seen = ({h for w in part for h in hashes(chatty, w, frame).tolist()} for part in (
+            calibration, evaluation))
+        assert len(known) > 10_000
+        assert len(seen) > 10_000
+        assert known.isdisjoint(seen)
 
     def test_hash_is_blind_to_layout(self) -> None:
         assert text_hash("  One\n   two") == text_hash("one two") != text_hash("onetwo")
@@ -276,3 +299,97 @@ def test_python_without_sources(plain: PreTrainedTokenizerFast, monkeypatch: pyt
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(EdgeForgeError, match="no source file for the standard module"):
         calibration_windows(plain, 64, 2)
+
+
+WORDS = re.findall(r"\w+", "The quick brown fox jumps over the lazy dog and runs home before the rain falls again")
+
+
+class TestHashes:
+    def found(self, tokenizer: PreTrainedTokenizerFast, text: str) -> set[int]:
+        ids = np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
+        return set(hashes(tokenizer, ids, Frame.of(tokenizer)).tolist())
+
+    def test_one_for_each_run_of_13_words(self, plain: PreTrainedTokenizerFast) -> None:
+        assert len(self.found(plain, " ".join(WORDS))) == len(WORDS) - 12
+        assert self.found(plain, " ".join(WORDS[:12])) == set()
+
+    def test_are_blind_to_case_layout_and_punctuation(self, plain: PreTrainedTokenizerFast) -> None:
+        other = "\n   ".join(w.upper() + "," for w in WORDS)
+        assert self.found(plain, other) == self.found(plain, " ".join(WORDS))
+
+    def test_differ_when_a_word_does(self, plain: PreTrainedTokenizerFast) -> None:
+        other = [*WORDS[:8], "cat", *WORDS[9:]]
+        assert self.found(plain, " ".join(other)).isdisjoint(self.found(plain, " ".join(WORDS)))
+
+    def test_a_script_without_spaces_counts_characters(self, plain: PreTrainedTokenizerFast) -> None:
+        assert len(self.found(plain, "从前海边住着一个老渔夫有一天早上")) == 16 - 12
+
+    def test_a_system_prompt_of_the_template_is_not_text(self, chatty: PreTrainedTokenizerFast) -> None:
+        assert len(SYSTEM.split()) > 13
+        turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+        twice = 2 * chatty.apply_chat_template(turns, tokenize=False)
+        assert self.found(chatty, twice) == set()
+        assert len(self.found(chatty, twice + " ".join(WORDS))) == len(WORDS) - 12
+
+
+class TestJsonLines:
+    """A user's data set."""
+
+    @staticmethod
+    def write(file: Path, *lines: object) -> Path:
+        file.write_text("\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines), encoding="utf-8")
+        return file
+
+    @staticmethod
+    def conversation(number: int) -> dict[str, Any]:
+        answer = " ".join(f"word{number}x{i}" for i in range(40))
+        return {"messages": [{"role": "user", "content": f"Question {number}?"},
+                             {"role": "assistant", "content": answer}], "id": number}
+
+    def test_texts_are_paragraphs(
+        self, plain: PreTrainedTokenizerFast, own_text: Path, tmp_path: Path
+    ) -> None:
+        paragraphs = own_text.read_text(encoding="utf-8").split("\n\n")
+        file = self.write(tmp_path / "own.jsonl", *({"text": p} for p in paragraphs))
+        assert all(np.array_equal(a, b) for a, b in zip(
+            calibration_windows(plain, 64, 8, own_text), calibration_windows(plain, 64, 8, file), strict=True))
+
+    def test_conversations_go_through_the_template(
+        self, chatty: PreTrainedTokenizerFast, tmp_path: Path
+    ) -> None:
+        every = [self.conversation(i) for i in range(20)]
+        file = self.write(tmp_path / "own.jsonl", *every, "", every[3])
+        made = text.calibration_windows(chatty, 400, 3, file)
+        assert [domain for domain, _ in made] == ["chat"] * 3
+        known = {chatty.apply_chat_template(c["messages"], tokenize=False) for c in every}
+        for _, window in made:
+            assert any(chatty.decode(window).startswith(one[:600]) for one in known)
+        assert overlap(evaluation_windows(chatty, 400, 3, file), [w for _, w in made], chatty) == []
+
+    def test_both_mix(self, chatty: PreTrainedTokenizerFast, own_text: Path, tmp_path: Path) -> None:
+        paragraphs = own_text.read_text(encoding="utf-8").split("\n\n")
+        lines = [*({"text": p} for p in paragraphs), *(self.conversation(i) for i in range(20))]
+        assert domains(chatty, 6, self.write(tmp_path / "own.jsonl", *lines)) == 2 * ["chat", "text", "text"]
+
+    @pytest.mark.parametrize(("line", "said"), [
+        ("{", "line 2 is not JSON"), ("[1]", "line 2 is neither"), ('{"txt": "x"}', "line 2 is neither"),
+        ('{"messages": []}', "line 2 is neither"), ('{"messages": [{"role": "user", "content": "x"}]}', "line 2 is"),
+        ('{"messages": [{"role": "assistant", "content": 5}]}', "line 2 is neither"),
+    ])
+    def test_a_line_that_is_neither(
+        self, plain: PreTrainedTokenizerFast, tmp_path: Path, line: str, said: str
+    ) -> None:
+        with pytest.raises(RecipeError, match=said):
+            calibration_windows(plain, 64, 1, self.write(tmp_path / "own.jsonl", {"text": "fine"}, line))
+
+    def test_conversations_without_a_template(self, plain: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+        with pytest.raises(RecipeError, match="has no chat template"):
+            calibration_windows(plain, 64, 1, self.write(tmp_path / "own.jsonl", self.conversation(1)))
+
+    def test_a_conversation_that_the_template_refuses(self, tmp_path: Path) -> None:
+        template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+        with_system = self.conversation(1)
+        with_system["messages"].insert(0, {"role": "system", "content": "Be brief."})
+        file = self.write(tmp_path / "own.jsonl", with_system)
+        with pytest.raises(RecipeError, match="line 1: the model's chat template refuses it.*no system"):
+            calibration_windows(make_tokenizer(template), 64, 1, file)

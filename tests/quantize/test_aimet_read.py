@@ -13,10 +13,11 @@ from quant_graphs import adapted, parse
 
 from edgeforge import encodings
 from edgeforge.calibrate import observe
-from edgeforge.encodings import Encoding, Table
+from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import aimet, aimet_read
 from edgeforge.quantize import assign
+from edgeforge.quantize.products import products
 
 GOLDEN = Path(__file__).parents[2] / "test_vectors" / "aimet"
 VERSIONS = pytest.mark.parametrize("version", aimet.VERSIONS)
@@ -59,7 +60,9 @@ def test_a_whole_decoder_in_blocks_comes_back(version: aimet.Version, tmp_path: 
     _, model = adapted("llama")
     ranges = {str(v.name): (-20.0, 20.0) for v in observe.sources(model.graph)}
     ranges |= {"position_ids_cos": (-1.0, 1.0), "position_ids_sin": (-1.0, 1.0), "attention_mask": (-50.0, 0.0)}
-    table = assign.assign(model.graph, ranges, assign.Grids(weights=4, block=16))
+    weights = {p.name: encodings.lpbq(reals(p.weight.const_value.numpy()), p.outputs_axis, 16)
+               for p in products(model.graph) if p.weight.const_value is not None}
+    table = assign.assign(model.graph, ranges, assign.Grids(weights=4), weights)
     assert sum(e.block_scale is not None for e in table.values()) > 10
     aimet.write(tmp_path / "a.encodings", table, list(model.graph.initializers), "test", version)
     back = aimet_read.read(tmp_path / "a.encodings", model.graph)

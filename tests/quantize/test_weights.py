@@ -79,7 +79,8 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
     real, zero = seqmse.search(w, blocks, LPBQ)
     made = lpbq.integers(w, blocks, real, LPBQ)
     assert torch.equal(made.factors.amax(0), torch.full((w.shape[1],), 16.0))
-    assert torch.equal(made.factors, made.factors.round()) and made.factors.min() >= 1
+    assert torch.equal(made.factors, made.factors.round())
+    assert made.factors.min() >= 1
     def loss(steps: Tensor) -> Tensor:
         return block_loss(seqmse.rounding_error(w.view(4, 16, -1), steps, zero, LPBQ), blocks).sum(0)
     top = real.amax(0, keepdim=True) / 16
@@ -110,7 +111,8 @@ def test_each_step_of_a_fit_lowers_the_loss(grid: Grid) -> None:
     assert losses[3] < losses[2]
     for f in (nearest, searched, mended, refined):
         low, high = f.steps.bounds(len(w))
-        assert torch.equal(f.codes, f.codes.round()) and ((f.codes >= low) & (f.codes <= high)).all()
+        assert torch.equal(f.codes, f.codes.round())
+        assert ((f.codes >= low) & (f.codes <= high)).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -152,7 +154,8 @@ def test_channels_that_are_zero_or_tiny() -> None:
     x[:, 5] = 0.0
     for grid in GRIDS:
         made = fit(w, Gram(x.T @ x), grid, Method(refine=2))
-        assert torch.isfinite(made.reals).all() and (made.steps.blocks > 0).all()
+        assert torch.isfinite(made.reals).all()
+        assert (made.steps.blocks > 0).all()
         assert (made.reals[:, 0] == 0).all()
         if grid.bits == 8:
             assert torch.allclose(made.reals[:, 1], w[:, 1], atol=float(w[:, 1].abs().max()) / 50)
@@ -169,7 +172,8 @@ def test_a_weight_with_one_output(bits: int) -> None:
     """Case C13: a gate of one channel; elsewhere 4-bit packing left it an empty table of zero points."""
     x, w = inputs(4), weights(4, outputs=1)
     made = fit(w, Gram(x.T @ x), Grid(bits, 16 if bits == 4 else None, lpbq=bits == 4), Method())
-    assert made.codes.shape == (64, 1) and lost(x, w, made.reals) < 0.05 * lost(x, w, 0 * w)
+    assert made.codes.shape == (64, 1)
+    assert lost(x, w, made.reals) < 0.05 * lost(x, w, 0 * w)
 
 
 def test_outputs_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

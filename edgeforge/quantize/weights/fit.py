@@ -42,7 +42,7 @@ class Fitted:
 
 def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
     """Codes and steps for weight [n, o] (or for what it should stand for: see target.py)."""
-    pieces = [_fit(part.contiguous(), gram, grid, method) for part in weight.split(_OUTPUTS, 1)]
+    pieces = [_fit(part.contiguous(), gram, grid, method) for part in torch.split(weight, _OUTPUTS, 1)]
     return joined(pieces)
 
 

@@ -42,7 +42,8 @@ class Gram:
         lower = torch.linalg.cholesky(h.flip(0, 1))
         eye = torch.eye(len(h), dtype=h.dtype)
         inverse = torch.linalg.solve_triangular(lower, eye, upper=False)
-        return inverse.flip(0, 1).float().contiguous()
+        upper: Tensor = inverse.flip(0, 1).float().contiguous()
+        return upper
 
     def solve(self, right: Tensor) -> Tensor:
         """H^-1 right, right being [n, o]."""

@@ -15,7 +15,7 @@ from edgeforge.graph import store
 from edgeforge.quantize import assign
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
-from edgeforge.stages.quantize import block_checks, fit
+from edgeforge.stages.quantize import fit
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:

@@ -1,0 +1,217 @@
+"""Windows of token ids, cut from text of several domains.
+
+They come in a fixed cycle of domains, so that any first k of them hold the declared mixture:
+
+    text            tokenizer with a chat template        without one
+    default         chat, prose, code, prose  (1:2:1)     prose, code, prose  (2:1)
+    a text file     chat, text, text          (1:2)       text
+    conversations   chat                                  (refused)
+
+A `chat` window is a conversation rendered by the tokenizer's own template: recorded ones as they are (.jsonl), and
+where there are none the user asks about a paragraph and the assistant's turn is the paragraph. The model will meet
+the template's special tokens in use, so it must meet them in calibration. A user's file takes the place of the
+default text; what the model writes itself (own.py) comes beside either, and is not drawn from these.
+
+Calibration and evaluation share no paragraph: consecutive ones are gathered into sections, sections go to the two
+roles in turn, and evaluation loses the paragraphs that nearly repeat calibration. With a vocabulary of 49k the
+default text gives about 115 windows of 512 tokens to calibration and 105 to evaluation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgeforge.calibrate import sources, template
+from edgeforge.calibrate.sections import Domain, Role, Section, text_hash, without_near_copies
+from edgeforge.calibrate.template import Window
+from edgeforge.errors import CheckpointError, RecipeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Pools = dict[tuple[Role, Domain], list[Section]]
+
+_ANSWER_CHARS = 80
+"""a heading is no answer: it goes with the paragraph after it"""
+_QUESTIONS = ("What should I know about {}?", "Explain {} to me.", "What does the reference say about {}?")
+
+
+def calibration_windows(
+    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int, source: Path | None = None
+) -> list[tuple[Domain, Window]]:
+    """Token ids to collect statistics with, each window's domain before it.
+
+    Each window opens with the tokens that the tokenizer puts before any text (BOS, where there is one),
+    because the running model sees them too. A window doesn't depend on how many are asked for.
+
+    Args:
+        tokenizer: of the model to be calibrated.
+        tokens_per_window: length of each window, its opening tokens included.
+        windows: how many.
+        source: a user's file; None for the default text.
+
+    Returns:
+        `windows` arrays of int64 [tokens_per_window].
+
+    Raises:
+        RecipeError: a source that cannot be read or holds too little text; windows too short for a chat turn.
+        CheckpointError: a chat template that refuses a plain conversation.
+    """
+    return _windows(tokenizer, tokens_per_window, windows, source, "calibration")
+
+
+def evaluation_windows(
+    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int, source: Path | None = None
+) -> list[tuple[Domain, Window]]:
+    """Token ids to measure with: as `calibration_windows`, and no paragraph in common with it."""
+    return _windows(tokenizer, tokens_per_window, windows, source, "evaluation")
+
+
+def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
+    """The sections that each domain may use in each role; no paragraph is in two of these lists.
+
+    Prose (or the user's text) gives every third section to `chat` when there is a template for it and no recorded
+    conversation.
+
+    Raises:
+        RecipeError: a source that cannot be read; recorded conversations for a model without a template.
+    """
+    found = sources.builtin() if source is None else sources.read(source)
+    if any(s.turns for s in found) and not tokenizer.chat_template:
+        raise RecipeError(f"{source} holds conversations, and the model has no chat template to write them with",
+                          'add chat_template.jinja to the checkpoint, or give lines of {"text": "..."}')
+    # By hash: a few windows then come from many subjects, and the order is the same everywhere.
+    every = sorted(found, key=lambda section: text_hash(section.text))
+    kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
+    calibration = [s for part in kinds for s in part[0::2]]
+    evaluation = without_near_copies([s for part in kinds for s in part[1::2]], calibration)
+    lend = bool(tokenizer.chat_template) and not any(s.turns for s in found)
+    made: Pools = {}
+    roles: dict[Role, list[Section]] = {"calibration": calibration, "evaluation": evaluation}
+    for role, chosen in roles.items():
+        spoken = itertools.count()
+        for section in chosen:
+            chat = lend and section.kind != "code" and next(spoken) % 3 == 2
+            made.setdefault((role, "chat" if chat else section.kind), []).append(section)
+    return made
+
+
+def cycle(tokenizer: PreTrainedTokenizerBase, made: Pools, source: Path | None) -> tuple[Domain, ...]:
+    """The order of domains that repeats; see the table above."""
+    kinds = {domain for _, domain in made}
+    plain: tuple[Domain, ...] = ("prose", "code", "prose") if source is None else ("text", "text")
+    if "text" not in kinds and source is not None:
+        return ("chat",) if "chat" in kinds else ("text",)
+    return ("chat", *plain) if tokenizer.chat_template else plain
+
+
+def stream(tokenizer: PreTrainedTokenizerBase, length: int, domain: Domain, part: list[Section],
+           source: Path | None) -> Iterator[Window]:
+    """The windows of one domain, as many as its sections hold.
+
+    Raises: as `calibration_windows`.
+    """
+    made = (_plain(tokenizer, length, part) if domain != "chat"
+            else _recorded(tokenizer, length, part, source) if any(s.turns for s in part)
+            else _chat(tokenizer, length, part))
+    return (np.asarray(ids, dtype=np.int64) for ids in made)
+
+
+def _windows(
+    tokenizer: PreTrainedTokenizerBase, length: int, count: int, source: Path | None, role: Role
+) -> list[tuple[Domain, Window]]:
+    pool = pools(tokenizer, source)
+    plan = list(itertools.islice(itertools.cycle(cycle(tokenizer, pool, source)), count))
+    streams = {domain: stream(tokenizer, length, domain, pool.get((role, domain), []), source)
+               for domain in dict.fromkeys(plan)}
+    made: list[tuple[Domain, Window]] = []
+    for domain in plan:
+        ids = next(streams[domain], None)
+        if ids is None:
+            raise RecipeError(
+                f"{source or 'the default text'} holds {domain} for {plan[: len(made)].count(domain)} {role} "
+                f"windows of {length} tokens, {plan.count(domain)} are asked for",
+                "ask for fewer or shorter windows, or name a longer text file in the recipe",
+            )
+        made.append((domain, ids))
+    if "chat" in plan:
+        _require_template(tokenizer, [window for _, window in made], length)
+    return made
+
+
+def _require_template(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window], length: int) -> None:
+    missing = template.template_ids(tokenizer).difference(*(window.tolist() for window in windows))
+    if missing:
+        raise RecipeError(
+            f"{len(windows)} windows of {length} tokens never reach "
+            f"{tokenizer.convert_ids_to_tokens(sorted(missing))}, which the chat template writes",
+            "use longer windows",
+        )
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, length: int, part: list[Section]) -> Iterator[list[int]]:
+    """Running text cut into windows, each behind the tokenizer's opening tokens."""
+    texts = (template.plain_ids(tokenizer, section.text + "\n\n") for section in part)
+    return cut(template.opening(tokenizer), length, texts)
+
+
+def cut(opening: list[int], length: int, pieces: Iterator[list[int]]) -> Iterator[list[int]]:
+    """One piece after the other, cut into windows of length ids, each behind opening."""
+    need = length - len(opening)
+    if need < 1:
+        raise RecipeError(f"windows of {length} tokens have no room behind {len(opening)} opening tokens")
+    ids: list[int] = []
+    for piece in pieces:
+        ids += piece
+        while len(ids) >= need:
+            yield opening + ids[:need]
+            del ids[:need]
+
+
+def _chat(tokenizer: PreTrainedTokenizerBase, length: int, part: list[Section]) -> Iterator[list[int]]:
+    """Conversations of as many turns as a window holds, the last one cut off."""
+    question = itertools.cycle(_QUESTIONS)
+    turns: list[tuple[str, str]] = []
+    for section in part:
+        answer = ""
+        for paragraph in section.paragraphs:
+            answer = f"{answer}\n\n{textwrap.dedent(paragraph)}".strip()
+            if len(answer) < _ANSWER_CHARS:
+                continue
+            subject = section.subject or f'"{" ".join(answer.split()[:6])}"'
+            # At about four characters a token, an answer takes half a window at most: turns end inside.
+            turns += template.question(next(question).format(subject), _clip(answer, 2 * length))
+            answer = ""
+            ids = template.render(tokenizer, turns)
+            if len(ids) >= length:
+                yield ids[:length]
+                turns = []
+
+
+def _recorded(tokenizer: PreTrainedTokenizerBase, length: int, part: list[Section],
+              source: Path | None) -> Iterator[list[int]]:
+    """Recorded conversations one after the other; each window begins with one, the last one is cut off."""
+    ids: list[int] = []
+    for section in part:
+        try:
+            ids += template.render(tokenizer, section.turns)
+        except CheckpointError as error:
+            why = error.message.partition(": ")[2]
+            raise RecipeError(f"{source}: {section.subject}: the model's chat template refuses it: {why}",
+                              "write the conversation as the template takes it") from error
+        if len(ids) >= length:
+            yield ids[:length]
+            ids = []
+
+
+def _clip(text: str, chars: int) -> str:
+    """At most `chars` characters, cut between words."""
+    if len(text) <= chars:
+        return text
+    return text[:chars].rsplit(None, 1)[0]
