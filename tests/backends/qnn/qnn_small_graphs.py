@@ -69,8 +69,12 @@ class Small:
         return model
 
 
-def conv_in_blocks(block: int, outputs: int, inputs: int, kind: Any = ml_dtypes.int4) -> onnx.ModelProto:
-    """Conv1x1 [1,1,1,inputs] -> [1,1,1,outputs] whose weight w has blocks with whole-number scales."""
+def conv_in_blocks(block: int, outputs: int, inputs: int, kind: Any = ml_dtypes.int4,
+                   bias: bool = False) -> onnx.ModelProto:
+    """Conv1x1 [1,1,1,inputs] -> [1,1,1,outputs] whose weight w has blocks with whole-number scales.
+
+    bias: int32 on the grid of the input's scale times the channel's.
+    """
     g = Small()
     rng = np.random.default_rng(0)
     whole = rng.integers(1, 17, (outputs, inputs // block, 1, 1))
@@ -80,7 +84,13 @@ def conv_in_blocks(block: int, outputs: int, inputs: int, kind: Any = ml_dtypes.
               "w.z": np.zeros(whole.shape, kind)}
     w = g.op("DequantizeLinear", [g.const(n, a) for n, a in arrays.items()], "w.dq", axis=1, block_size=block)
     x = g.op("Transpose", [g.input("x", 1, 1, 1, inputs)], "first", perm=[0, 3, 1, 2])
-    y = g.q(g.op("Conv", [x, w], "conv", kernel_shape=[1, 1]))
+    operands = [x, w]
+    if bias:
+        step = SCALE * unit.reshape(-1)
+        codes = np.rint(np.linspace(-2, 2, outputs) / step).astype(np.int32)
+        parts = [g.const("b", codes), g.const("b.s", step), g.const("b.z", np.zeros(outputs, np.int32))]
+        operands.append(g.op("DequantizeLinear", parts, "b.dq", axis=0))
+    y = g.q(g.op("Conv", operands, "conv", kernel_shape=[1, 1]))
     g.output(g.op("Transpose", [y], "last", perm=[0, 2, 3, 1]), 1, 1, 1, outputs)
     return g.model()
 

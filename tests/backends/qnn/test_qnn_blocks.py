@@ -50,9 +50,10 @@ def _read_back(part: CompiledPart, model: Path, block: int) -> list[Check]:
     return list(blocks_read_back(_placed(part), model, Table({"w": weight, "elsewhere": weight})))
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("block", [16, 32, 64])
-def test_blocks_stay_blocks_to_one_code(block: int, compiler: Compiler) -> None:
-    part, feeds, expected = _compiled(compiler, small.conv_in_blocks(block, 64, 128))
+def test_blocks_stay_blocks_to_one_code(block: int, bias: bool, compiler: Compiler) -> None:
+    part, feeds, expected = _compiled(compiler, small.conv_in_blocks(block, 64, 128, bias=bias))
     assert _placed(part).ok
     assert _placed(part).ops == {"Conv2d": 1}
     (check,) = _read_back(part, compiler.folder / "part0.onnx", block)
