@@ -46,6 +46,23 @@ def test_correlated_inputs_gain(seed: int, bits: int, channels: int) -> None:
     assert loss(w, rounded(w, grid, gram), gram) < 0.7 * loss(w, nearest, gram)
 
 
+@pytest.mark.parametrize("block", [16, 64])
+def test_correlated_inputs_gain_in_blocks(block: int) -> None:
+    """The codes lie on the table's grid: rounding the new weight to nearest changes nothing."""
+    rng = np.random.default_rng(7)
+    w = (rng.normal(size=(16, 128)) * rng.uniform(0.1, 3, (16, 2)).repeat(64, 1)).astype(np.float32)
+    model = parse("y = Conv(x, w)", "float[1,128,1,8] x", "float[1,16,1,8] y", w=w[..., None, None])
+    table = Table({"w": encodings.lpbq(w[..., None, None], 0, block)})
+    x = inputs(rng, 128, 12)
+    gram = x.T @ x
+    assert gptq.round_weights(model, table, {"x": gram}) == 1
+    made = edit.constant(model.graph.initializers["w"])
+    assert made is not None
+    again, nearest = (table["w"].dequantize(table["w"].quantize(v)) for v in (made, w[..., None, None]))
+    np.testing.assert_array_equal(again, made)
+    assert loss(w, made[:, :, 0, 0], gram) < 0.7 * loss(w, nearest[:, :, 0, 0], gram)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_linear_with_one_output(bits: int) -> None:
     """Case C13: a gate of one channel; elsewhere 4-bit packing left it an empty table of zero points."""
