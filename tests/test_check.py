@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builds import variant
 from tiny_build import Built
 
-from edgeforge import check, gates, recipe, targets
+from edgeforge import check, gates, recipe, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends.qnn import limits, wheel
 from edgeforge.checkpoint import Checkpoint, TensorInfo
@@ -124,6 +125,49 @@ def test_4_bit_weights_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path
                     f"(Hexagon v{arch}) takes 8 or 16, v73 and later take 4 too"]
     assert not _said(limits.check(_facts(_recipe(tmp_path, target={"chip": chip}, quantize={"weights": 8}))))
     assert report.exit_code == 2
+
+
+@pytest.mark.parametrize("chip", ["snapdragon-888", "snapdragon-8-gen-1"])
+def test_blocks_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path: Path, chip: str) -> None:
+    """C37."""
+    report = check.examine(_recipe(tmp_path, target={"chip": chip}, quantize={"weights": 4, "block": 64}))
+    assert f"{tmp_path}/r.yaml:7: quantize.block: weights in blocks of 64; {chip} (Hexagon v" in "\n".join(
+        _said(report.findings))
+    assert report.exit_code == 2
+    made = _recipe(tmp_path, target={"chip": "snapdragon-8-gen-3"}, quantize={"weights": 4, "block": 32})
+    assert not _said(limits.check(_facts(made)))
+
+
+def test_products_that_blocks_do_not_divide_are_told_and_not_refused(built: Built, tmp_path: Path) -> None:
+    """C31: the tiny model has 128 inputs at most, and its headers are read as if they said 120."""
+    path = variant(built, "odd", quantize={"weights": 4, "block": 64})
+    made = recipe.load(path)
+    found = source.open_source(made.model)
+    assert isinstance(found, Checkpoint)
+    odd = {n: dataclasses.replace(t, shape=(t.shape[0], 120)) if "down_proj" in n else t
+           for n, t in found.tensors.items()}
+    report = check._report(made, dataclasses.replace(found, tensors=odd))
+    (said,) = (w for w in _said(report.findings, "warning") if "blocks of 64" in w)
+    assert said.endswith("model.layers.0.mlp.down_proj.weight has 120 inputs, which blocks of 64 do not divide, and so "
+                         "have 1 more: one scale an output channel there")
+    assert report.exit_code == 0
+    assert not [w for w in _said(check.examine(made).findings, "warning") if "blocks" in w]
+
+
+def test_a_width_on_which_the_emulator_crashes_is_told(tmp_path: Path) -> None:
+    narrow = QWEN3_4B | {"hidden_size": 576, "intermediate_size": 1536}
+    for block, told in ((64, 1), (32, 0)):
+        made = _recipe(tmp_path, target={"chip": "snapdragon-8-gen-3"}, quantize={"weights": 4, "block": block})
+        found = [w for w in _said(limits.check(_facts(made, narrow)), "warning") if "emulator crashes" in w]
+        assert len(found) == told
+
+
+def test_a_scale_for_each_block_counts(tmp_path: Path) -> None:
+    """An eighth of a bit at 64."""
+    sizes = [_estimate(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-3"}, quantize={"weights": 4} | more),
+                       QWEN3_4B) for more in ({}, {"block": 64})]
+    assert sizes[1].parts[-1].weights / sizes[0].parts[-1].weights == pytest.approx(4.125 / 4)
+    assert sizes[1].layer / sizes[0].layer == pytest.approx(4.125 / 4, rel=1e-3)
 
 
 def test_an_old_chip_stores_its_weights_twice_and_that_is_said(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, change: str, said: 
     ("split: {part_bytes: many}", "split.part_bytes: "),
     ("calibrate: {windows: 0}", "calibrate.windows: "),
     ("quantize: {weights: 5}", "quantize.weights: "),
+    ("quantize: {weights: 4, block: 48}", "quantize.block: "),
     ("quantize: {transforms: [twist]}", "quantize.transforms.0: "),
     ("compile: {timeout_s: 0}", "compile.timeout_s: "),
     ("gates: [1]", "gates: "),
@@ -80,6 +81,20 @@ def test_a_wrong_value_is_named_with_what_was_given(tmp_path: Path, change: str,
     message = _complaint(tmp_path, MINIMAL + change)
     assert said in message
     assert "(got " in message
+
+
+@pytest.mark.parametrize("section", ["{block: 64}", "{weights: 8, block: 64}", "{weights: 16, block: 64}"])
+def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
+    message = _complaint(tmp_path, MINIMAL + f"quantize: {section}")
+    assert "quantize: block 64 is for 4-bit weights, and these have " in message
+    assert "set weights to 4, or leave block out" in message
+
+
+def test_no_block_is_one_scale_a_channel(tmp_path: Path) -> None:
+    for text, block in (("{weights: 4}", None), ("{weights: 4, block: null}", None), ("{weights: 4, block: 16}", 16)):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(MINIMAL + f"quantize: {text}\n", encoding="utf-8")
+        assert recipe.load(path).quantize.block == block
 
 
 def test_all_complaints_at_once(tmp_path: Path) -> None:

@@ -138,13 +138,16 @@ def _activation(graph: ir.Graph, node: ir.Node, value: ir.Value, encoding: Encod
 
 
 def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
-    """An int32 bias on its accumulator's grid: scale = input scale x weight scale, zero point 0."""
+    """An int32 bias on its accumulator's grid: scale = input scale x weight scale (in LPBQ the channel's), zero point 0."""
     x, weight, bias = node.inputs
     array = edit.constant(bias)
     if x is None or weight is None or bias is None or array is None:
         raise EdgeForgeError(f"{node.name}: a bias that is not constant cannot be quantized")
-    steps = table[str(weight.name)].steps()
-    scale = (_scale_of(x, table) * steps).astype(np.float32)
+    encoding = table[str(weight.name)]
+    if encoding.block is not None and encoding.block_scale is None:
+        raise EdgeForgeError(f"{weight.name}: blocks with float scales leave its product's bias without a grid",
+                             "take one scale a channel for it, or whole-number blocks (LPBQ)")
+    scale = (_scale_of(x, table) * encoding.scale).astype(np.float32)
     limit = float(np.iinfo(np.int32).max)
     codes = np.clip(np.rint(array.astype(np.float64) / scale), -limit, limit).astype(np.int32)
     name, uses = str(bias.name), list(bias.uses())

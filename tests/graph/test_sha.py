@@ -138,6 +138,19 @@ def test_encodings_follow_by_the_same_slice() -> None:
     assert all(encodings.equal(made[f"k/h{h}"], activation) for h in range(KV))
 
 
+def test_blocks_follow_their_heads() -> None:
+    """A head's blocks mean what they meant in the whole; the output projection keeps its own."""
+    model, wholes = _model(), _parameters()
+    table = Table({n: encodings.lpbq(wholes[n], 0, 4) for n in ("wq", "wk", "wv", "wo")})
+    made = sha.split_heads(model, table)
+    for name, heads in (("wq", 4), ("wk", 2), ("wv", 2)):
+        parts = [made[f"{name}/h{h}"] for h in range(heads)]
+        codes = [e.quantize(wholes[name][h * D:(h + 1) * D]) for h, e in enumerate(parts)]
+        np.testing.assert_array_equal(np.concatenate(codes), table[name].quantize(wholes[name]))
+        assert all(e.block_scale is not None and e.block_scale.max((1, 2, 3)).min() == 16 for e in parts)
+    assert encodings.equal(made["wo"], table["wo"])
+
+
 @pytest.mark.parametrize(("old", "new", "named"), [
     ("weights = Softmax<axis=-1>(masked)", "weights = Softmax<axis=1>(masked)", "weights: Softmax works across heads"),
     ("weights = Softmax<axis=-1>(masked)", "weights = LpNormalization<axis=-1>(masked)",

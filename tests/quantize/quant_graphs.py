@@ -55,3 +55,27 @@ def prefill(made: tiny.Adapted, width: int = 16) -> dict[str, Array]:
         "input_ids": rng.integers(3, made.decoder.vocab, (1, width)).astype(np.int32),
         "position_ids_cos": np.cos(angles).astype(np.float32),
         "position_ids_sin": np.sin(angles).astype(np.float32)}
+
+
+def wave(*shape: int, scale: float, step: float = 0.7) -> Array:
+    """Numbers by a formula: scale * sin(step * n^1.1) * (1 + n mod 5) / 5."""
+    n = np.arange(int(np.prod(shape)))
+    return (scale * np.sin(step * n**1.1) * (1 + n % 5) / 5).astype(np.float32).reshape(shape)
+
+
+def aimet_model() -> ir.Model:
+    """A convolution, a MatMul named `blocks` and another: what AIMET made test_vectors/aimet/theirs-* of."""
+    made = parse("""
+        t = Transpose<perm = [0, 3, 1, 2]>(x)
+        c = Conv(t, w1)
+        u = Transpose<perm = [0, 2, 3, 1]>(c)
+        s = Sigmoid(u)
+        p = Mul(u, s)
+        m = MatMul(p, w2)
+        h = Tanh(m)
+        y = MatMul(h, w3)
+        """, "float[1, 1, 6, 32] x", "float[1, 1, 6, 5] y", w1=wave(48, 32, 1, 1, scale=0.3),
+                 w2=wave(48, 64, scale=0.2, step=0.3), w3=wave(64, 5, scale=0.4, step=0.9))
+    for node in made.graph:
+        node.name = "blocks" if node.outputs[0].name == "m" else f"{node.outputs[0].name}_op"
+    return made

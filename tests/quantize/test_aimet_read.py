@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from quant_graphs import adapted, parse
+from quant_graphs import adapted, aimet_model, parse
 
 from edgeforge import encodings
 from edgeforge.calibrate import observe
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import aimet, aimet_read
+from edgeforge.graph import edit
 from edgeforge.quantize import assign
 from edgeforge.quantize.products import products
 
@@ -133,3 +134,27 @@ def test_kernels_in_blocks_cannot_be_written(tmp_path: Path) -> None:
     for version in aimet.VERSIONS:
         with pytest.raises(EdgeForgeError, match=r"w: AIMET's encodings cannot hold blocks \[4, 2, 3, 3\]"):
             aimet.write(tmp_path / "a.encodings", Table({"w": grid}), ["w"], "test", version)
+
+
+@VERSIONS
+def test_what_aimet_wrote_is_the_grid_of_our_formula(version: aimet.Version) -> None:
+    """Min-max grids of a model made of sines, written by aimet-onnx 2.42.0 (tests/quantize/aimet_worker.py)."""
+    graph = aimet_model().graph
+    found = aimet_read.read(GOLDEN / f"theirs-{version}.encodings", graph)
+    w1, w2, w3 = (edit.constant(graph.initializers[n]) for n in ("w1", "w2", "w3"))
+    assert w1 is not None
+    assert w2 is not None
+    assert w3 is not None
+    ours = encodings.lpbq(w1, 0, 16)
+    np.testing.assert_array_equal(found["w1"].block_scale, ours.block_scale)
+    steps_of = {"w1": ours.steps(), "w2": _whole_grid(w2.reshape(3, 16, 64), 1), "w3": _whole_grid(w3, 0)}
+    for name, steps in steps_of.items():
+        np.testing.assert_allclose(found[name].steps(), steps, rtol=1e-6)
+    assert {n: (e.bits, e.signed, e.axis, e.block, e.channel) for n, e in found.items() if n.startswith("w")} == {
+        "w1": (4, True, 1, 16, 0), "w2": (4, True, 0, 16, None), "w3": (4, True, 1, None, None)}
+    assert {e.dtype for n, e in found.items() if not n.startswith("w")} == {"uint16"}
+
+
+def _whole_grid(w: np.ndarray, axis: int) -> np.ndarray:
+    """AIMET uses the code -8 too."""
+    return np.maximum(w.max(axis) / 7, -w.min(axis) / 8)

@@ -104,6 +104,26 @@ def test_a_weight_in_blocks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made[0, :, 0], table["y"].quantize(real @ table["x"].dequantize(x)[0, :, 0]))
 
 
+def test_a_bias_beside_blocks(tmp_path: Path) -> None:
+    """It lives on the channel's scale, the finest of its blocks'."""
+    rng = np.random.default_rng(3)
+    w, bias = rng.normal(size=(3, 8, 1, 1)).astype(np.float32), np.array([2, -3, 0.5], np.float32)
+    model = parse("y = Conv(x, w, b)", "float[1, 8, 1, 2] x", "float[1, 3, 1, 2] y", w=w, b=bias)
+    table = Table({"x": exact(16, False, -4, 64), "w": encodings.lpbq(w, 0, 4), "y": exact(16, False, -6, 30000)})
+    printed = qdq.quantize(model.clone(), table)
+    codes = edit.constant(printed.graph.initializers["b"])
+    assert codes is not None
+    step = np.float32(2**-4) * table["w"].scale
+    np.testing.assert_array_equal(codes, np.rint(bias / step))
+    x = rng.integers(0, 128, (1, 8, 1, 2)).astype(np.uint16)
+    real = table["w"].dequantize(table["w"].quantize(w))[:, :, 0, 0] @ table["x"].dequantize(x)[0, :, 0]
+    made = run(printed, tmp_path, {"x": x})["y"].astype(int)
+    assert np.abs(made[0, :, 0] - table["y"].quantize(real + bias[:, None])).max() <= 1
+    floats = encodings.per_block(w, 1, 4, 4)
+    with pytest.raises(EdgeForgeError, match="w: blocks with float scales leave its product's bias without a grid"):
+        qdq.quantize(model, Table({**table, "w": floats}))
+
+
 def test_a_decoder_keeps_its_names_and_has_integers_at_its_edges(tmp_path: Path) -> None:
     made, model = adapted("llama")
     model = model.clone()

@@ -24,6 +24,12 @@ from edgeforge.errors import CompilerError
 from edgeforge.export import record
 
 WORKER = process.module_command("edgeforge.backends.qnn.emulator_worker")
+
+
+class EmulatorCrashed(CompilerError):
+    """The emulator's process was ended by a signal."""
+
+
 Feeds = Mapping[str, npt.NDArray[np.generic]]
 Outputs = dict[str, npt.NDArray[np.generic]]
 
@@ -37,7 +43,8 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
 
     Raises:
         CompilerError: the part is weight-shared, the graph is unknown, a feed does not fit, or the
-            emulator crashed, hung or refused.
+            emulator hung or refused.
+        EmulatorCrashed: a signal ended it.
     """
     if part.weight_sharing:
         raise CompilerError(
@@ -66,7 +73,8 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
             lines = "".join(f"\n    {line}" for line in complaints.culprits(run.log))
             known = in_text(FAULTS, run.log)[:1]
             hint = f"{known[0].cause}: {known[0].remedy}" if known else ""
-            raise CompilerError(f"part {part.name}, graph {graph}: the HTP emulator {run.ending()}{lines}", hint)
+            kind = EmulatorCrashed if run.signal else CompilerError
+            raise kind(f"part {part.name}, graph {graph}: the HTP emulator {run.ending()}{lines}", hint)
         try:
             return [_load(folder / f"{index}.out.npz") for index in range(len(feeds))]
         except (OSError, ValueError, BadZipFile) as error:

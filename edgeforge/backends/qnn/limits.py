@@ -9,10 +9,16 @@ from typing import Any
 from edgeforge_runtime.typed import read_json
 
 from edgeforge.backends.qnn import genie, wheel
+from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.estimate import Part
 from edgeforge.findings import Facts, Finding
 
+CRASHING = 64
+"""Blocks of this size crash the x86 emulator of onnxruntime-qnn 2.7.0 when it runs a binary that was loaded, for some
+numbers of inputs (448, 512, 576, 832, 896 and 1216 of 64 to 4096 tried) and 64 outputs or more: it writes past the
+end of its VTCM. The process that compiled the same graph runs it to 1 LSB. Blocks of 32 and 16 are loaded and run."""
+CRASHING_INPUTS = (448, 512, 576, 832, 896, 1216)
 _CONFIGS = ("config.json", "generation_config.json")
 _OVER_WEIGHTS = 1.25
 """What the compiler allocates for a graph over its weights: 1.04 to 1.21 in public reports of its refusals"""
@@ -25,6 +31,11 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from _graphs(facts)
     if facts.folder is not None and (facts.folder / _CONFIGS[0]).is_file():
         yield from _genie(facts, facts.folder)
+
+
+def may_crash(table: Table) -> bool:
+    """Does any weight have blocks that the emulator may crash on?"""
+    return any(e.block_scale is not None and e.block == CRASHING for e in table.values())
 
 
 def _toolchain() -> Iterator[Finding]:
@@ -52,6 +63,12 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                       f"weights in blocks of {recipe.quantize.block}; {chip.name} (Hexagon v{chip.dsp_arch}) has one "
                       "scale an output channel, v73 and later take blocks",
                       "leave quantize.block out, or set target.chip to a chip with Hexagon v73 or later")
+    if recipe.quantize.block == CRASHING and facts.decoder is not None and (
+            facts.decoder.hidden in CRASHING_INPUTS):
+        yield Finding("warning", recipe.where("quantize.block"),
+                      f"the x86 emulator crashes on weights of {facts.decoder.hidden} inputs in blocks of 64: the x86 "
+                      "twin will not load, and decoding is only checked part by part",
+                      "set quantize.block to 32, which loads")
     if not chip.weight_sharing and facts.estimate is not None:
         yield Finding("warning", recipe.where("target.chip"),
                       f"Hexagon v{chip.dsp_arch} does not share weights: each device binary holds them twice, "

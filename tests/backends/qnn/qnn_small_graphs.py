@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -66,6 +67,32 @@ class Small:
         model.ir_version = 10
         onnx.checker.check_model(model, full_check=True)
         return model
+
+
+def conv_in_blocks(block: int, outputs: int, inputs: int, kind: Any = ml_dtypes.int4,
+                   bias: bool = False) -> onnx.ModelProto:
+    """Conv1x1 [1,1,1,inputs] -> [1,1,1,outputs] whose weight w has blocks with whole-number scales.
+
+    bias: int32 on the grid of the input's scale times the channel's.
+    """
+    g = Small()
+    rng = np.random.default_rng(0)
+    whole = rng.integers(1, 17, (outputs, inputs // block, 1, 1))
+    whole[:, 0] = 16
+    unit = rng.uniform(0.5, 1, (outputs, 1, 1, 1)).astype(np.float32) * np.float32(2e-3 * inputs**-0.5)
+    arrays = {"w": rng.integers(-8, 8, (outputs, inputs, 1, 1)).astype(kind), "w.s": (whole * unit).astype(np.float32),
+              "w.z": np.zeros(whole.shape, kind)}
+    w = g.op("DequantizeLinear", [g.const(n, a) for n, a in arrays.items()], "w.dq", axis=1, block_size=block)
+    x = g.op("Transpose", [g.input("x", 1, 1, 1, inputs)], "first", perm=[0, 3, 1, 2])
+    operands = [x, w]
+    if bias:
+        step = SCALE * unit.reshape(-1)
+        codes = np.rint(np.linspace(-2, 2, outputs) / step).astype(np.int32)
+        parts = [g.const("b", codes), g.const("b.s", step), g.const("b.z", np.zeros(outputs, np.int32))]
+        operands.append(g.op("DequantizeLinear", parts, "b.dq", axis=0))
+    y = g.q(g.op("Conv", operands, "conv", kernel_shape=[1, 1]))
+    g.output(g.op("Transpose", [y], "last", perm=[0, 2, 3, 1]), 1, 1, 1, outputs)
+    return g.model()
 
 
 def conv(tokens: int, channels: int = 64, seed: int = 0) -> onnx.ModelProto:
