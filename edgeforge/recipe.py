@@ -189,6 +189,11 @@ class Recipe(_Section):
                                  "leave it out")
         return self
 
+    @property
+    def file(self) -> Path:
+        """Where it was read from, as that was given."""
+        return self._document.path
+
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""
         if not self._document.data:

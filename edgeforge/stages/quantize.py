@@ -10,10 +10,11 @@ import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact, evaluate
+from edgeforge import artifact
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
+from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, gptq, qdq
@@ -70,7 +71,7 @@ def _gate(build: Build, out: Path, reference: Path) -> list[Check]:
     build.say("measuring the quantized model")
     limits = build.recipe.gates
     with Session.open(out, threads=build.threads, exact=True) as session:
-        found = evaluate.measure(session, reference)
+        found = logits.measure(session, reference)
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
