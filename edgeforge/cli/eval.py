@@ -56,8 +56,8 @@ def _show(found: Evaluation) -> None:
         table.add_row(f"{escape(row.name)}[dim]\n{row.windows} windows{held}[/dim]", *cells,
                       f"{row.worst_token:.1f}\n[dim]{window}:{token}[/dim]")
     OUT.print(table, highlight=False)
-    OUT.print("[dim]below a figure: its 95 % interval. not held: calibration has no text of this kind. worst token: dB, "
-              "window:token[/dim]", highlight=False, soft_wrap=True)
+    OUT.print("[dim]below a figure: its 95 % interval. not held: calibration has no text of this kind. "
+              "worst token: dB, window:token[/dim]", highlight=False, soft_wrap=True)
     if (task := found.task) is not None:
         OUT.print(f"{escape(task.name)}, {task.items} items: {_line(task.reference)} right with the float model, "
                   f"{_line(task.actual)} with {found.stage}: {_line(task.difference, '+.3f')}",

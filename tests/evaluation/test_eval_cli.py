@@ -15,11 +15,18 @@ from builds import cli, command, variant
 from edgeforge_runtime.session import Session
 from tiny_build import Built
 
-from edgeforge import checkpoint
+from edgeforge import checkpoint, recipe
 from edgeforge.calibrate.sections import text_hash
 from edgeforge.calibrate.template import plain_ids
 from edgeforge.checkpoint import open_checkpoint
+from edgeforge.errors import EdgeForgeError, RecipeError
+from edgeforge.evaluation import run
 from edgeforge.metrics import LogitMeter
+
+
+def evaluate(path: Path, **request: Any) -> dict[str, Any]:
+    """In this process, as the command would print it."""
+    return run.plain(run.evaluate(recipe.load(path), run.Request(**request), lambda text: None))
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +90,7 @@ def _sections(story: Path) -> list[str]:
 
 
 def test_a_float_stage_is_near_the_float_model(built: Built) -> None:
-    done = cli("eval", built.recipe, "--stage", "optimize", "--windows", 1, "--json")
-    for row in json.loads(done.stdout)["domains"]:
+    for row in evaluate(built.recipe, stage="optimize", windows=1)["domains"]:
         assert row["sqnr"]["value"] > 80
         assert row["flips"] == {"value": 0, "low": None, "high": None}  # one window: no interval
 
@@ -112,25 +118,21 @@ def test_text_that_calibration_has_read_is_refused(built: Built, tmp_path: Path,
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
-    (["--stage", "nonsense"], 2, "there is no such stage"),
-    (["--stage", "calibrate"], 2, "it leaves no model that can be run"),
-    (["--text", "nowhere.txt"], 2, "nowhere.txt cannot be read"),
-    (["--task", "mmlu"], 2, "there is no such task"),
-    (["--windows", "0"], 2, "windows"),
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"stage": "nonsense"}, "there is no such stage"),
+    ({"stage": "calibrate"}, "it leaves no model that can be run"),
+    ({"files": (Path("nowhere.txt"),)}, "nowhere.txt cannot be read"),
+    ({"task": "mmlu"}, "there is no such task"),
 ])
-def test_what_cannot_be(built: Built, words: list[str], code: int, said: str) -> None:
-    done = cli("eval", built.recipe, *words)
-    assert done.returncode == code, done.stderr
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be(built: Built, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        evaluate(built.recipe, **changes)
 
 
 def test_a_text_shorter_than_a_window(built: Built, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("Too short.", encoding="utf-8")
-    done = cli("eval", built.recipe, "--text", tmp_path / "short.txt")
-    assert done.returncode == 2
-    assert "less than one window of 256 tokens" in " ".join(done.stderr.split())
+    with pytest.raises(RecipeError, match=r"less than one window of 256 tokens"):
+        evaluate(built.recipe, files=(tmp_path / "short.txt",))
 
 
 def test_a_stage_that_is_not_finished_names_the_command(built: Built) -> None:
@@ -145,16 +147,15 @@ def test_a_stage_before_the_text_needs_none(built: Built, tmp_path: Path) -> Non
     """Another calibration text: adapt and optimize are cached all the same."""
     (tmp_path / "own.txt").write_text("\n\n".join(f"paragraph {i} " * 60 for i in range(60)), encoding="utf-8")
     path = variant(built, "retold", calibrate={"text": str(tmp_path / "own.txt"), "samples": 0})
-    done = cli("eval", path, "--stage", "adapt", "--windows", 1, "--json")
-    assert done.returncode == 0, done.stderr
-    domains = {r["domain"] for r in json.loads(done.stdout)["domains"]}
+    domains = {r["domain"] for r in evaluate(path, stage="adapt", windows=1)["domains"]}
     assert domains == {"code", "prose", "chat", "own.txt (text left)", "own.txt (chat left)"}
-    assert cli("eval", path, "--stage", "transform").returncode == 1
+    with pytest.raises(EdgeForgeError, match="stage transform is not finished"):
+        evaluate(path, stage="transform")
 
 
 class TestTask:
     @staticmethod
-    def run(built: Built, site: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    def ask(built: Built, site: Path, *words: object) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
         return subprocess.run(command("eval", built.recipe, "--stage", "optimize", "--windows", 1, "--json", *words),
                               capture_output=True, text=True, timeout=300, check=False,
@@ -171,7 +172,7 @@ class TestTask:
     def test_a_float_stage_answers_as_the_float_model(self, built: Built, tmp_path: Path) -> None:
         items = [{"ctx": f"The {i}th time she opened the door", "expected_index": i % 2,
                   "endings": ["nobody was there.", "the dog ran in and out again."]} for i in range(6)]
-        done = self.run(built, self.write(tmp_path, *items), "--task", "hellaswag")
+        done = self.ask(built, self.write(tmp_path, *items), "--task", "hellaswag")
         assert done.returncode == 0, done.stderr
         task = json.loads(done.stdout)["task"]
         assert (task["name"], task["items"]) == ("hellaswag", 6)
@@ -179,7 +180,7 @@ class TestTask:
         assert task["difference"]["value"] == 0
 
     def test_a_package_with_something_else_in_it(self, built: Built, tmp_path: Path) -> None:
-        done = self.run(built, self.write(tmp_path, {"ctx": "x", "endings": ["a"], "expected_index": 4}),
+        done = self.ask(built, self.write(tmp_path, {"ctx": "x", "endings": ["a"], "expected_index": 4}),
                         "--task", "hellaswag")
         assert done.returncode == 1
         assert "an answer 4 to 1 endings" in done.stderr
