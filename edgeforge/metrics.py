@@ -80,6 +80,21 @@ class LogitStats:
         return self.ppl / self.ppl_reference
 
 
+Totals = npt.NDArray[np.float64]
+"""[..., 10]: what a piece of text adds up to. Power of the logits and of their error, the same two mean-centred; KL;
+flips; nats of the reference and of the actual; rows; rows whose next token is known. Totals of pieces add."""
+
+
+def figures(totals: Totals) -> dict[str, npt.NDArray[np.float64]]:
+    """Figures [...] by name: `ppl`, `ppl_reference`, `ppl_ratio`, `kl`, `flips`, `sqnr` and `centred_sqnr` (dB)."""
+    power, error, centred, centred_error, kl, flips, reference, actual, rows, known = np.moveaxis(totals, -1, 0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        found = {"ppl": np.exp(actual / known), "ppl_reference": np.exp(reference / known),
+                 "ppl_ratio": np.exp((actual - reference) / known), "kl": kl / rows, "flips": flips / rows,
+                 "sqnr": 10 * np.log10(power / error), "centred_sqnr": 10 * np.log10(centred / centred_error)}
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
 class LogitMeter:
     """Accumulates :class:`LogitStats` window by window, so that no run holds all logits."""
 
@@ -114,6 +129,11 @@ class LogitMeter:
         ]
         self._rows += len(ref)
         self._predicted += n
+
+    @property
+    def totals(self) -> Totals:
+        """[10], see Totals."""
+        return np.array([*self._sums, self._rows, self._predicted], np.float64)
 
     def result(self) -> LogitStats:
         """The figures over all windows so far; needs at least one row and one target."""

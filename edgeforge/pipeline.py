@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
 from edgeforge.recipe import Recipe
+from edgeforge.source import Source
 from edgeforge.stages.plan import Stage, plan
 
 
@@ -51,14 +52,32 @@ def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = N
     check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
     cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None
-    threads = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
-    job = Build(recipe, found, targets.chip(recipe.target.chip), lock.threads(wanted) if wanted else threads, _silent)
+    job = start(recipe, found, lock.threads(wanted) if wanted else None)
     if wanted is not None:
         lock.require_inputs(wanted, job)
     _Run(job, tell).all()
     if wanted is not None:
         lock.require_files(wanted, recipe.out)
     return recipe.out
+
+
+def start(recipe: Recipe, found: Source, threads: int | None = None) -> Build:
+    """What a build of the recipe on this machine knows; threads: of a locked build."""
+    here = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    return Build(recipe, found, targets.chip(recipe.target.chip), threads or here, _silent)
+
+
+def places(job: Build) -> Iterator[tuple[Stage, str, Path]]:
+    """Every stage in order, its artifact's key, and where the artifact lies once it is finished.
+
+    Raises:
+        RecipeError: a file that the recipe names cannot be read.
+    """
+    known: dict[str, str] = {}
+    stages = plan(job.recipe)
+    for stage in stages:
+        known[stage.name] = key = keys.key(stage, job, known)
+        yield stage, key, job.recipe.out if stage is stages[-1] else job.cache / stage.name / key[:20]
 
 
 def _silent(text: str) -> None:
@@ -76,10 +95,8 @@ class _Run:
         """stages whose files were hashed by this process, when it made or read them"""
 
     def all(self) -> None:
-        for stage in self._stages:
-            self._keys[stage.name] = key = keys.key(stage, self._job, self._keys)
-            last = stage is self._stages[-1]
-            self._places[stage.name] = self._job.recipe.out if last else self._job.cache / stage.name / key[:20]
+        for stage, key, place in places(self._job):
+            self._keys[stage.name], self._places[stage.name] = key, place
             if self._done(stage):
                 self._found(stage)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -149,12 +149,17 @@ class Gates(_Section):
     """The exported graph against HuggingFace, at least."""
     optimize_db: float = 55
     """The optimised graph against HuggingFace, at least; the transformed one too."""
-    quantize_db: float = 30
-    """The quantized model against HuggingFace, at least."""
-    quantize_kl: float = 0.02
-    """KL divergence of the quantized model, at most."""
-    quantize_ppl: float = 1.02
-    """Perplexity of the quantized model over that of the float one, at most."""
+    quantize_db: float | None = None
+    """Logits of the quantized model against HuggingFace, at least; unset: 30, and no limit for 4-bit weights, whose
+    raw dB say nothing about text."""
+    quantize_centred_db: float | None = None
+    """The same after each token's mean is taken away, which softmax doesn't see; unset: 8 for 4-bit weights."""
+    quantize_kl: float | None = None
+    """KL divergence of the quantized model, at most; unset: 0.02, and 0.3 for 4-bit weights."""
+    quantize_ppl: float | None = None
+    """Perplexity of the quantized model over that of the float one, at most; unset: 1.02, and 1.25 for 4-bit weights."""
+    quantize_flips: float | None = None
+    """Share of tokens whose most likely successor changes, at most; unset: 0.35 for 4-bit weights."""
     sha_db: float = 60
     """One attention a head against the whole, at least."""
     split_db: float = 60
@@ -165,6 +170,26 @@ class Gates(_Section):
     """The emulator against the CPU, decode, at least."""
     shared_bytes: float = 1.05
     """Weights of both graphs in one binary over those of the larger graph, at most."""
+
+    def quantized(self, weights: int) -> QuantizedLimits:
+        """What a model with weights of that many bits may lose: what is set here, else what suits the bits."""
+        usual = _FOUR_BITS if weights == 4 else _MORE_BITS
+        said = {key: value for key in QuantizedLimits._fields
+                if (value := getattr(self, f"quantize_{key}")) is not None}
+        return usual._replace(**said)
+
+
+class QuantizedLimits(NamedTuple):
+    """Of the logits: dB at least, centred dB at least, nats at most, ratio at most, share at most; None: no limit."""
+
+    db: float | None
+    centred_db: float | None
+    kl: float | None
+    ppl: float | None
+    flips: float | None
+
+
+_FOUR_BITS, _MORE_BITS = QuantizedLimits(None, 8, 0.3, 1.25, 0.35), QuantizedLimits(30, None, 0.02, 1.02, None)
 
 
 class OnnxModel(_Section):
@@ -179,7 +204,7 @@ class OnnxModel(_Section):
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
     "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
-    "gates": ("windows", "adapt_db", "quantize_kl", "quantize_ppl", "sha_db", "split_db", "wide_db", "shared_bytes")}
+    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips", "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
 
 
@@ -208,7 +233,15 @@ class Recipe(_Section):
             if given:
                 raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
                                  "leave it out")
+            if self.quantize.weights == 4 and self.gates.quantize_db is None:
+                raise ValueError("quantize.weights 4 costs a plain graph, a vision encoder above all, more than it saves; "
+                                 "take 8, or say in gates.quantize_db what may be lost")
         return self
+
+    @property
+    def file(self) -> Path:
+        """Where it was read from, as that was given."""
+        return self._document.path
 
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""

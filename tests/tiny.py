@@ -20,10 +20,11 @@ from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from edgeforge import artifact, evaluate
+from edgeforge import artifact
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.encodings import Table
+from edgeforge.evaluation import logits as evaluation
 from edgeforge.graph import bind, edit, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.targets import Profile
@@ -119,7 +120,7 @@ def adapt(torch_model: torch.nn.Module, profile: Profile, context: int = CONTEXT
 
 def hf_logits(torch_model: torch.nn.Module, tokens: npt.NDArray[np.int64]) -> Floats:
     """The HuggingFace model's own logits of one window, float32 [tokens, vocab]."""
-    return next(iter(evaluate.hf_logits(torch_model, [tokens])))
+    return next(iter(evaluation.hf_logits(torch_model, [tokens])))
 
 
 def write(folder: Path, made: Adapted, graph: ir.Model, context: int = CONTEXT, width: int = WIDTH) -> Path:
@@ -144,7 +145,7 @@ def manifest(folder: Path, made: Adapted, target: m.Target, context: int = CONTE
 def logits(folder: Path, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Rows of chunked prefill, and of the single steps behind it, through the runtime."""
     with Session.open(folder, threads=1, exact=True) as session:
-        rows = list(evaluate.session_logits(session, tokens))
+        rows = list(evaluation.session_logits(session, tokens))
     prefill = len(rows) - 16
     return np.concatenate(rows[:prefill]), np.concatenate(rows[prefill:])
 

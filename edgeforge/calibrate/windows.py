@@ -83,9 +83,7 @@ def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
         RecipeError: a source that cannot be read; recorded conversations for a model without a template.
     """
     found = sources.builtin() if source is None else sources.read(source)
-    if any(s.turns for s in found) and not tokenizer.chat_template:
-        raise RecipeError(f"{source} holds conversations, and the model has no chat template to write them with",
-                          'add chat_template.jinja to the checkpoint, or give lines of {"text": "..."}')
+    require_template_for(tokenizer, found, source)
     # By hash: a few windows then come from many subjects, and the order is the same everywhere.
     every = sorted(found, key=lambda section: text_hash(section.text))
     kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
@@ -100,6 +98,13 @@ def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
             chat = lend and section.kind != "code" and next(spoken) % 3 == 2
             made.setdefault((role, "chat" if chat else section.kind), []).append(section)
     return made
+
+
+def require_template_for(tokenizer: PreTrainedTokenizerBase, found: Sequence[Section], source: Path | None) -> None:
+    """RecipeError when there are recorded conversations, and nothing to write them with."""
+    if any(s.turns for s in found) and not tokenizer.chat_template:
+        raise RecipeError(f"{source} holds conversations, and the model has no chat template to write them with",
+                          'add chat_template.jinja to the checkpoint, or give lines of {"text": "..."}')
 
 
 def cycle(tokenizer: PreTrainedTokenizerBase, made: Pools, source: Path | None) -> tuple[Domain, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import bisect, build, check, doctor, inspect, lock, recipe, run, vectors
+from edgeforge.cli import bisect, build, check, doctor, eval, inspect, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -20,6 +20,7 @@ _SIGINT = 130
 
 app.command("build")(build.build)
 app.command("check")(check.check)
+app.command("eval")(eval.evaluate)
 app.command("run")(run.run)
 app.command("bisect")(bisect.bisect)
 app.command("doctor")(doctor.doctor)

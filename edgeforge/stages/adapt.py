@@ -9,11 +9,12 @@ from typing import Any
 from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact, checkpoint, evaluate
+from edgeforge import artifact, checkpoint
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.build import Build
 from edgeforge.calibrate.windows import evaluation_windows
+from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 
@@ -29,7 +30,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model: Any = checkpoint.load_model(build.checkpoint)
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
-    evaluate.save_reference(out / REFERENCE, windows, evaluate.hf_logits(model, windows))
+    logits.save_reference(out / REFERENCE, windows, logits.hf_logits(model, windows))
     artifact.save_rope(out, *rope.tables(model, build.context))
     artifact.save_decoder(out, decoder)
     _manifest(build, decoder, model, tokenizer).save(out)
@@ -44,7 +45,7 @@ def gate(build: Build, folder: Path, reference: Path, stage: str, threshold: flo
     """A float artifact's logits against the HuggingFace model: prefill, and AR-1 by itself."""
     build.say("measuring against the HuggingFace model")
     with Session.open(folder, threads=build.threads) as session:
-        found = evaluate.measure(session, reference)
+        found = logits.measure(session, reference)
     return [Check(f"{stage}: prefill logits", found.prefill.sqnr, "dB", threshold),
             Check(f"{stage}: decode logits", found.decode.sqnr, "dB", threshold),
             Check(f"{stage}: worst token", found.all.worst_token_sqnr, "dB", note=f"row {found.all.worst_token}")]

@@ -9,9 +9,10 @@ from edgeforge_runtime.executors import open_executor
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import __version__, artifact, evaluate
+from edgeforge import __version__, artifact
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
+from edgeforge.evaluation import logits
 from edgeforge.export import aimet, record
 from edgeforge.gates import Check
 from edgeforge.graph import store
@@ -54,6 +55,6 @@ def _vectors(build: Build, sources: dict[str, Path]) -> list[record.Call]:
     recorder = record.Recorder(open_executor(target, folder, exact=True, threads=build.threads))
     with np.load(folder / artifact.ROPE) as tables:
         session = Session(manifest, target, recorder, tables["cos"], tables["sin"])
-    ids = np.load(sources["adapt"] / adapt.REFERENCE / evaluate.IDS)[0]
+    ids = np.load(sources["adapt"] / adapt.REFERENCE / logits.IDS)[0]
     with session:
         return record.record(session, recorder, ids, build.recipe.target.prefill, STEPS)

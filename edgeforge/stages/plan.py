@@ -55,7 +55,7 @@ STAGES = (
           (*_ONNX, *_ORT)),
     Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("quantize", ("adapt", "text", "transform", "calibrate"),
-          lambda r: [r.quantize, r.gates.quantize_db, r.gates.quantize_kl, r.gates.quantize_ppl],
+          lambda r: [r.quantize, r.gates.quantized(r.quantize.weights)],
           ("torch", *_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"),
@@ -71,7 +71,7 @@ STAGES = (
 GRAPH_STAGES = (
     Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain"),
     Stage("calibrate", ("optimize",), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantize_db],
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantized(r.quantize.weights)],
           ("torch", *_ONNX, *_ORT), folder="plain"),
     Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
     Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ORT, "onnxruntime-qnn"),

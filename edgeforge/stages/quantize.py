@@ -13,11 +13,12 @@ import torch
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact, evaluate, torch_ops
+from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import whole
 from edgeforge.encodings import FILE, Table
+from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, qdq, quality, sequential, weight_grids
@@ -103,21 +104,21 @@ def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[
 
 def _gate(build: Build, out: Path, reference: Path) -> list[Check]:
     build.say("measuring the quantized model")
-    limits = build.recipe.gates
+    limits = build.recipe.gates.quantized(build.recipe.quantize.weights)
     with Session.open(out, threads=build.threads, exact=True) as session:
-        found = evaluate.measure(session, reference)
+        found = logits.measure(session, reference)
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
         note = "judge by task: KL and perplexity say more than dB here"
     return [
-        Check("quantize: logits", stats.sqnr, "dB", limits.quantize_db, note=note),
-        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB"),
+        Check("quantize: logits", stats.sqnr, "dB", limits.db, note=note),
+        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", limits.centred_db),
         Check("quantize: decode logits", found.decode.sqnr, "dB"),
         Check("quantize: worst token", stats.worst_token_sqnr, "dB", note=f"row {stats.worst_token}"),
-        Check("quantize: KL", stats.kl, "nats", limits.quantize_kl, "at most"),
-        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", limits.quantize_ppl, "at most",
+        Check("quantize: KL", stats.kl, "nats", limits.kl, "at most"),
+        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", limits.ppl, "at most",
               f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}"),
-        Check("quantize: top-1 flips", stats.flips, "of tokens"),
+        Check("quantize: top-1 flips", stats.flips, "of tokens", limits.flips, "at most"),
         Check("quantize: finite", float(math.isfinite(stats.ppl)), "", 1),
     ]

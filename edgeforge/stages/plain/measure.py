@@ -77,7 +77,8 @@ def outputs(build: Build, folder: Path) -> Arrays:
     return {name: np.stack([m[name] for m in made]) for name in made[0]}
 
 
-def gate(build: Build, folder: Path, reference: Path, stage: str, threshold: float) -> list[Check]:
+def gate(build: Build, folder: Path, reference: Path, stage: str,
+         threshold: float | None) -> list[Check]:
     """One figure for each output: all evaluation samples together, and the worst one."""
     build.say("measuring against the original graph")
     expected, made = record.load_arrays(reference / REFERENCE), outputs(build, folder)

@@ -29,7 +29,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     checks = fit(build, model, samples, _unseen_inputs(model.graph, ranges), bits, out)
     table = Table.load(out / FILE)
     measure.save_manifest(build, store.load(out).graph, out, table)
-    return checks + measure.gate(build, out, sources["optimize"], "quantize", build.recipe.gates.quantize_db)
+    return checks + measure.gate(build, out, sources["optimize"], "quantize",
+                                  build.recipe.gates.quantized(options.weights).db)
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -1,0 +1,1 @@
+"""How far a model is from another one: logits, text of many domains, labelled tasks, and how sure that is."""

@@ -1,0 +1,165 @@
+"""A finished stage against the HuggingFace float model: text of several domains, and a labelled task."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from edgeforge_runtime.errors import RunError
+from edgeforge_runtime.manifest import LOGITS, Manifest
+from edgeforge_runtime.session import Session
+
+from edgeforge import checkpoint
+from edgeforge.errors import EdgeForgeError
+from edgeforge.evaluation import artifacts, bootstrap, logits, tasks, texts
+from edgeforge.evaluation.artifacts import Finished
+from edgeforge.evaluation.bootstrap import Estimate
+from edgeforge.metrics import Totals, figures
+from edgeforge.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FIGURES = ("ppl_reference", "ppl", "ppl_ratio", "kl", "flips", "sqnr", "centred_sqnr")
+_TOKENS = 512
+"""of a window, where the context is as long"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate: a stage's artifact, on the built-in domains and files, windows of each; and on a task."""
+
+    stage: str = "bundle"
+    files: tuple[Path, ...] = ()
+    windows: int = 8
+    task: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One domain. figures: see metrics.figures. worst_token: SQNR in dB, at (window, token), both from 0."""
+
+    name: str
+    held: bool
+    windows: int
+    tokens: int
+    figures: dict[str, Estimate]
+    worst_token: float
+    worst_at: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Shares of items that float model and artifact get right, and by how much more the artifact does."""
+
+    name: str
+    items: int
+    reference: Estimate
+    actual: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The artifact, and what was measured on it."""
+
+    stage: str
+    folder: Path
+    rows: tuple[Row, ...]
+    task: Task | None
+
+
+def evaluate(recipe: Recipe, request: Request, say: Callable[[str], None], allow_pickle: bool = False) -> Evaluation:
+    """Measures a finished stage of the recipe.
+
+    Raises:
+        RecipeError: no such stage or task; text that cannot be read, is too short or repeats calibration text.
+        EdgeForgeError: the stage is not finished or cannot be run; a task's package is not installed.
+    """
+    items = tasks.load(request.task) if request.task is not None else []
+    found = artifacts.find(recipe, request.stage, allow_pickle)
+    job = found.build
+    tokenizer = checkpoint.load_tokenizer(job.checkpoint)
+    length = min(job.context, _TOKENS)
+    say("choosing text")
+    rows = texts.rows(tokenizer, length, request.windows, recipe.calibrate.text, request.files, found.calibration)
+    say("loading the HuggingFace model")
+    model = checkpoint.load_model(job.checkpoint)
+    with _opened(found) as session:
+        measured = tuple(_row(session, model, row, say) for row in rows)
+        task = _task(session, model, tokenizer, request.task, items, say) if request.task is not None else None
+    return Evaluation(request.stage, found.folder, measured, task)
+
+
+@contextlib.contextmanager
+def _opened(found: Finished) -> Iterator[Session]:
+    """A session; a quantized model is run as it is written, without the runtime's own rewrites."""
+    try:
+        graph = Manifest.load(found.folder).targets["cpu"].graphs[0]
+        exact = graph.boundary()[1][LOGITS].scale is not None
+        with Session.open(found.folder, threads=found.build.threads, exact=exact) as session:
+            yield session
+    except RunError as error:
+        raise EdgeForgeError(f"{found.stage}: {error}", "the runtime could not run this stage's model") from error
+
+
+def _row(session: Session, model: Any, row: texts.Row, say: Callable[[str], None]) -> Row:
+    meters = []
+    for number, ids in enumerate(row.windows):
+        say(f"{row.name}: window {number + 1} of {len(row.windows)}")
+        reference = next(logits.hf_logits(model, [ids]))
+        meters.append(logits.meter(logits.session_logits(session, ids), reference, ids))
+    totals = np.stack([meter.totals for meter in meters])
+    worst = [meter.result() for meter in meters]
+    window = min(range(len(worst)), key=lambda i: worst[i].worst_token_sqnr)
+    return Row(row.name, row.held, len(totals), sum(map(len, row.windows)), estimates(totals),
+               worst[window].worst_token_sqnr, (window, worst[window].worst_token))
+
+
+def estimates(totals: Totals) -> dict[str, Estimate]:
+    """Every figure of totals [windows, 10] with its interval."""
+    def of(name: str) -> Estimate:
+        return bootstrap.estimate(totals, lambda drawn: figures(drawn)[name])
+
+    return {name: of(name) for name in FIGURES}
+
+
+def _task(session: Session, model: Any, tokenizer: PreTrainedTokenizerBase, name: str, items: Sequence[tasks.Item],
+          say: Callable[[str], None]) -> Task:
+    def of_float(ids: Sequence[int]) -> Iterator[tasks.Floats]:
+        return logits.hf_logits(model, [np.asarray(ids, np.int64)])
+
+    reference, actual = (
+        tasks.answers(read, tokenizer, items, session.context, lambda text, who=who: say(f"{name}, {who}: {text}"))  # type: ignore[misc]
+        for read, who in ((of_float, "float model"), (session.score, "artifact")))
+    both = np.stack([reference, actual, np.ones(len(items))], axis=1).astype(np.float64)
+
+    def share(column: int) -> Estimate:
+        return bootstrap.estimate(both, lambda drawn: drawn[:, column] / drawn[:, 2])
+
+    difference = bootstrap.estimate(both, lambda drawn: (drawn[:, 1] - drawn[:, 0]) / drawn[:, 2])
+    return Task(name, len(items), share(0), share(1), difference)
+
+
+def plain(found: Evaluation) -> dict[str, Any]:
+    """For JSON, which has no infinities and no NaN: those become text, and an interval that is not there null."""
+    def number(value: float) -> float | str:
+        return value if math.isfinite(value) else str(value)
+
+    def figure(of: Estimate) -> dict[str, Any]:
+        low, high = (None if math.isnan(end) else number(end) for end in (of.low, of.high))
+        return {"value": number(of.value), "low": low, "high": high}
+
+    rows = [{"domain": row.name, "held_by_calibration": row.held, "windows": row.windows, "tokens": row.tokens,
+             **{name: figure(of) for name, of in row.figures.items()}, "worst_token_sqnr": number(row.worst_token),
+             "worst_token": {"window": row.worst_at[0], "token": row.worst_at[1]}} for row in found.rows]
+    task = found.task and {
+        "name": found.task.name, "items": found.task.items, "reference": figure(found.task.reference),
+        "actual": figure(found.task.actual), "difference": figure(found.task.difference)}
+    return {"stage": found.stage, "artifact": str(found.folder), "level": bootstrap.LEVEL, "domains": rows,
+            "task": task}

@@ -1,0 +1,103 @@
+"""Text to evaluate on, a row a domain, with nothing in it that the model was calibrated on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgeforge.calibrate import overlap, sources
+from edgeforge.calibrate.sections import Domain, text_hash, word_runs
+from edgeforge.calibrate.template import Frame, Window
+from edgeforge.calibrate.windows import Pools, pools, require_template_for, stream
+from edgeforge.errors import RecipeError
+from edgeforge.evaluation.artifacts import Calibration
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Row:
+    """The windows of one domain, each int64 [tokens]; held: calibration holds text of the same kind."""
+
+    name: str
+    held: bool
+    windows: tuple[Window, ...]
+
+
+def rows(tokenizer: PreTrainedTokenizerBase, length: int, count: int, own: Path | None, files: Sequence[Path],
+         calibration: Calibration) -> list[Row]:
+    """At most count windows of each domain: the built-in ones, what calibration left of the recipe's own text, and
+    each of files.
+
+    Raises:
+        RecipeError: a file cannot be read, holds less than a window, or repeats calibration text.
+    """
+    check = _Check(tokenizer, calibration)
+    held = set(calibration.domains)
+    made = [Row(domain, own is None and domain in held, tuple(itertools.islice(check.fresh(found), count)))
+            for domain, found in _left(tokenizer, length, None)]
+    if own is not None:
+        made += [Row(f"{own.name} ({domain} left)", domain in held, tuple(itertools.islice(check.fresh(found), count)))
+                 for domain, found in _left(tokenizer, length, own)]
+    made += [Row(file.name, False, check.refuse(file, _whole(tokenizer, length, count, file))) for file in files]
+    return [row for row in made if row.windows]
+
+
+def _left(
+    tokenizer: PreTrainedTokenizerBase, length: int, own: Path | None
+) -> Iterator[tuple[Domain, Iterator[Window]]]:
+    """The domains of a text, each with what calibration did not take."""
+    found: Pools = pools(tokenizer, own)
+    for role, domain in found:
+        if role == "evaluation":
+            yield domain, stream(tokenizer, length, domain, found[role, domain], own)
+
+
+def _whole(tokenizer: PreTrainedTokenizerBase, length: int, count: int, file: Path) -> list[Window]:
+    every = sorted(sources.read(file), key=lambda section: text_hash(section.text))
+    require_template_for(tokenizer, every, file)
+    streams = [stream(tokenizer, length, kind, [s for s in every if s.kind == kind], file)
+               for kind in sorted({s.kind for s in every})]
+    mixed = (w for group in itertools.zip_longest(*streams) for w in group if w is not None)
+    found = list(itertools.islice(mixed, count))
+    if not found:
+        raise RecipeError(f"{file} holds less than one window of {length} tokens", "give a longer text")
+    return found
+
+
+class _Check:
+    """Finds what was calibrated on, by hashes of runs of words."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, calibration: Calibration) -> None:
+        self._tokenizer, self._frame = tokenizer, Frame.of(tokenizer)
+        self._calibration = calibration
+        self._known = np.unique(np.concatenate([np.zeros(0, np.uint64), *calibration.hashes]))
+
+    def fresh(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """The windows that hold nothing of it: the built-in text has more than enough of them."""
+        return (w for w in windows if not len(self._shared(w)))
+
+    def refuse(self, file: Path, windows: Sequence[Window]) -> tuple[Window, ...]:
+        """The windows, or RecipeError naming the first that holds something of it."""
+        for number, window in enumerate(windows):
+            if len(shared := self._shared(window)):
+                where = next(i for i, h in enumerate(self._calibration.hashes) if shared[0] in h)
+                raise RecipeError(
+                    f"{file}: window {number + 1} repeats calibration text: {self._words(window, int(shared[0]))!r} "
+                    f"also stands in calibration window {where + 1} ({self._calibration.domains[where]})",
+                    "evaluate on text that calibration has not seen, or calibrate on other text (calibrate.text)")
+        return tuple(windows)
+
+    def _shared(self, window: Window) -> overlap.Hashes:
+        return np.intersect1d(overlap.hashes(self._tokenizer, window, self._frame), self._known)
+
+    def _words(self, window: Window, wanted: int) -> str:
+        texts = (str(self._tokenizer.decode(piece.tolist())) for _, piece in self._frame.pieces(window))
+        runs = (" ".join(run) for text in texts for run in word_runs(text, overlap.RUN_WORDS))
+        return next(run for run in runs if wanted in overlap.text_hashes(run))
