@@ -46,12 +46,12 @@ def evaluate(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """
     if not _known(node):
         raise UnsupportedError(f"{node.outputs[0].name}: op {_name(node)} is not evaluated in torch",
-                               "a quantize method that needs no gradients or layer outputs can do without")
+                               "export the model without it, or quantize by a method that needs no layer outputs")
     return OPS[node.op_type](node, inputs)
 
 
 def unsupported(graph: ir.Graph) -> list[str]:
-    """Op types in graph that evaluate lacks, each once."""
+    """Op types in graph that evaluate lacks, each once, sorted. Modes of an operator are told by evaluate alone."""
     return sorted({_name(node) for node in graph if not _known(node)})
 
 

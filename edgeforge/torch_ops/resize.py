@@ -16,10 +16,12 @@ def _resize(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     axes = [a % x.ndim for a in ints(node, "axes", range(x.ndim))]
     for at, axis in enumerate(axes):
         before = x.shape[axis]
-        scale = float(scales[at]) if scales is not None and scales.numel() else 0.0
-        after = int(before * scale) if sizes is None else sizes[at]
         if sizes is not None:
-            scale = after / before
+            scale, after = sizes[at] / before, sizes[at]
+        elif scales is not None:
+            scale, after = float(scales[at]), int(scales[at] * before)  # in float32, as onnxruntime counts
+        else:
+            raise ValueError(f"{node.name}: neither scales nor sizes")
         if scale != 1:
             x = _along(node, x, axis, _coordinates(node, before, after, scale))
     return (x,)

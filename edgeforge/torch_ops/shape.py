@@ -7,13 +7,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir import tensor_adapters
 
 from edgeforge.torch_ops.read import Inputs, Op, integer, ints, needed, numbers
-
-_TYPES = {ir.DataType.FLOAT: torch.float32, ir.DataType.DOUBLE: torch.float64, ir.DataType.INT8: torch.int8,
-          ir.DataType.UINT8: torch.uint8, ir.DataType.INT16: torch.int16, ir.DataType.INT32: torch.int32,
-          ir.DataType.INT64: torch.int64, ir.DataType.BOOL: torch.bool, ir.DataType.FLOAT16: torch.float16,
-          ir.DataType.BFLOAT16: torch.bfloat16}
 
 
 def _transpose(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -103,7 +99,7 @@ def _gather(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 def _cast(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    return (needed(inputs, 0).to(_TYPES[ir.DataType(integer(node, "to", 0))]),)
+    return (needed(inputs, 0).to(tensor_adapters.to_torch_dtype(ir.DataType(integer(node, "to", 0)))),)
 
 
 OPS: dict[str, Op] = {

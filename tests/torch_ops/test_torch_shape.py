@@ -130,6 +130,11 @@ def test_resize_to_the_nearest(rounding: str, places: str) -> None:
               coordinate_transformation_mode=places)
 
 
+def test_resize_by_a_scale_that_float32_rounds() -> None:
+    """10 * 0.7 is 7 in float32, where both numbers are, and 6.9999999 beyond it."""
+    check("Resize", [floats(1, 1, 10, 10), None, np.float32([1, 1, 0.7, 0.3])], mode="linear", tolerance=1e-5)
+
+
 def test_resize_of_some_axes_and_cubic_borders() -> None:
     check("Resize", [X, None, np.float32([2, 1.5])], mode="linear", axes=[2, 3], tolerance=1e-5)
     check("Resize", [X, None, np.float32([1, 1, 2, 1.5])], mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5,
