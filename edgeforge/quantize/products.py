@@ -77,6 +77,11 @@ class Product:
             return value.movedim(1, -1).reshape(-1, value.shape[1])
         return _taps(self.node, value, kernel)
 
+    def outputs_of(self, value: Tensor) -> Tensor:
+        """What was made, as [tokens, outputs]."""
+        last = value.movedim(1, -1) if self.node.op_type == "Conv" else value
+        return last.reshape(-1, last.shape[-1])
+
     def joined(self, value: Tensor) -> Tensor:
         """The stream's value as [tokens, outputs], as the output will be when it joins."""
         channels = int(edit.known_dims(self.weight)[self.outputs_axis])
