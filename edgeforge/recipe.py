@@ -237,8 +237,8 @@ class Recipe(_Section):
                 raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
                                  "leave it out")
             if self.quantize.weights == 4 and self.gates.quantize_db is None:
-                raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than they "
-                                 "save; take 8, or say in gates.quantize_db what may be lost")
+                raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
+                                 "they save; take 8, or say in gates.quantize_db what may be lost")
         return self
 
     @property
