@@ -47,7 +47,7 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
     shares = None
     if method.importance and any(str(v.name) == LOGITS for v in model.graph.outputs):
         say("what each token counts")
-        shares = importance.energies(model.graph, samples)
+        shares = importance.shares(model.graph, samples)
     walk = Walk(model.graph, samples, method.correction > 0, shares)
     done: list[Weight] = []
     for index, (stop, sums) in enumerate(walk.visit()):

@@ -29,7 +29,7 @@ def whole(graph, sample, generator):  # type: ignore[no-untyped-def]
     slope = importance._slope(logits.detach(), generator)
     made = torch.autograd.grad([logits], [values[p.node.outputs[0]] for p in wanted.values()], [slope])
     for product, gradient in zip(wanted.values(), made, strict=True):
-        gradients[product.name] = product.outputs_of(gradient).square().sum(-1)
+        gradients[product.name] = product.outputs_of(gradient).square().sum(-1).sqrt()
     return gradients
 
 
@@ -37,7 +37,7 @@ def whole(graph, sample, generator):  # type: ignore[no-untyped-def]
 def test_each_stretch_backwards_is_the_whole_backwards(family: str) -> None:
     made, model = adapted(family)
     feeds = samples(made)
-    found = importance.energies(model.graph, feeds)
+    found = importance.shares(model.graph, feeds)
     assert set(found) == {p.name for p in products(model.graph)}
     generator = torch.Generator().manual_seed(0)
     wanted = [whole(model.graph, sample, generator) for sample in feeds]
