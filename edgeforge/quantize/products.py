@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgeforge.graph import edit
 from edgeforge.quantize import roles
+from edgeforge.quantize.parameters import read
 
 _TURNS = {"Transpose", "Reshape", "Squeeze", "Unsqueeze"}
 
@@ -56,11 +57,9 @@ class Product:
 
     def matrix(self) -> Tensor:
         """The weight as [inputs, outputs], float32."""
-        array = edit.constant(self.weight)
-        if array is None:
-            raise ValueError(f"{self.name} is not a constant")
-        flat = array.reshape(len(array), -1) if self.node.op_type == "Conv" else array
-        return torch.from_numpy(np.array(flat.T if self.outputs_axis == 0 else flat, np.float32, order="C"))
+        found = read(self.weight).float()
+        flat = found.reshape(len(found), -1) if self.node.op_type == "Conv" else found
+        return (flat.T if self.outputs_axis == 0 else flat).contiguous()
 
     def restored(self, matrix: Tensor) -> np.ndarray:
         """[inputs, outputs] in the weight's own layout."""

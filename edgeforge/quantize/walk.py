@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from edgeforge import torch_ops
+from edgeforge.quantize.parameters import read
 from edgeforge.quantize.products import Product, products
 
 Sample = Mapping[str, Tensor]
@@ -163,9 +163,5 @@ def _add(total: Tensor | None, more: Tensor) -> Tensor:
 
 def constants(nodes: Sequence[ir.Node]) -> dict[ir.Value, Tensor]:
     """The parameters that nodes read."""
-    found: dict[ir.Value, Tensor] = {}
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None and value.is_initializer() and value not in found and value.const_value is not None:
-                found[value] = torch.from_numpy(np.array(value.const_value.numpy()))
-    return found
+    return {value: read(value) for node in nodes for value in node.inputs
+            if value is not None and value.is_initializer() and value.const_value is not None}
