@@ -49,43 +49,49 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
         say("what each token counts")
         shares = importance.shares(model.graph, samples)
     walk = Walk(model.graph, samples, method.correction > 0, shares)
-    done: list[Weight] = []
+    found: list[tuple[Product, Fitted, float]] = []
     for index, (stop, sums) in enumerate(walk.visit()):
         say(f"weights {index + 1} of {len(walk.stops)}")
         gram = Gram(sums.gram)
         for product in stop.products:
             grid = grids.get(product.name)
             if grid is not None:
-                done.append(_one(product, gram, sums, grid, method, walk))
-    return done
+                fitted = _one(product, gram, sums, grid, method)
+                walk.replace(product, fitted.reals)
+                found.append((product, fitted.small(), _loss(product, fitted, sums.gram)))
+    # Only now: the float stream reads the model's own weights to the end.
+    for product, fitted, _ in found:
+        keep(product, fitted)
+    return [Weight(product.name, fitted.codes.numel(), _entry(product, fitted), loss)
+            for product, fitted, loss in found]
 
 
 @torch.no_grad()
-def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method, walk: Walk) -> Weight:
-    weight = product.matrix()
-    wanted = weight
+def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method) -> Fitted:
+    wanted = product.matrix()
     if sums.drift is not None:
-        wanted = target.corrected(weight, gram, sums.drift, sums.streams.get(product.name), method.correction)
-    fitted = fit(wanted, gram, grid, method)
-    reals = fitted.reals
-    walk.replace(product, reals)
-    keep(product, fitted)
-    power = ((sums.gram @ weight) * weight).sum()
-    lost = ((sums.gram @ (weight - reals)) * (weight - reals)).sum()
+        wanted = target.corrected(wanted, gram, sums.drift, sums.streams.get(product.name), method.correction)
+    return fit(wanted, gram, grid, method)
+
+
+@torch.no_grad()
+def _loss(product: Product, fitted: Fitted, gram: torch.Tensor) -> float:
+    weight = product.matrix()
+    power, error = ((gram @ weight) * weight).sum(), weight - fitted.reals
+    return float(((gram @ error) * error).sum() / power) if power > 0 else 0.0
+
+
+def _entry(product: Product, fitted: Fitted) -> Encoding:
     rank = len(edit.known_dims(product.weight))
-    return Weight(product.name, weight.numel(), encoding(fitted.steps, product.outputs_axis, product.inputs_axis, rank),
-                  float(lost / power) if power > 0 else 0.0)
+    return encoding(fitted.steps, product.outputs_axis, product.inputs_axis, rank)
 
 
 def keep(product: Product, fitted: Fitted) -> None:
     """The weight's new value, computed from its codes only when it is read: a byte a weight, not four."""
-    kind = torch.int8 if fitted.steps.grid.bits <= 8 else torch.int32
-    small = Fitted(fitted.codes.to(kind), fitted.steps)
     name, shape = product.name, edit.known_dims(product.weight)
 
     def reals() -> ir.TensorProtocol:
-        whole = Fitted(small.codes.float(), small.steps)
-        return ir.tensor(np.ascontiguousarray(product.restored(whole.reals)), name=name)
+        return ir.tensor(np.ascontiguousarray(product.restored(fitted.reals)), name=name)
 
     product.weight.const_value = ir.LazyTensor(
         reals, dtype=ir.DataType.FLOAT, shape=ir.Shape([int(d) for d in shape]), name=name)

@@ -39,7 +39,12 @@ class Fitted:
 
     @property
     def reals(self) -> Tensor:
-        return self.steps.reals(self.codes)
+        """What the codes stand for, float32 [n, o]."""
+        return self.steps.reals(self.codes.float())
+
+    def small(self) -> Fitted:
+        """The same with codes in as many bytes as they need."""
+        return Fitted(self.codes.to(torch.int8 if self.steps.grid.bits <= 8 else torch.int32), self.steps)
 
 
 def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
