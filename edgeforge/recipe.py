@@ -88,7 +88,7 @@ class Quantize(_Section):
 
     quality: Literal["fast", "balanced", "best"] = "balanced"
     """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
-    `importance` replace what it says."""
+    `reconstruct` replace what it says."""
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight."""
     block: Literal[16, 32, 64] | None = None
@@ -112,6 +112,8 @@ class Quantize(_Section):
     """Share of what earlier layers lost that a layer's weight makes up for (quantize/weights/target.py)."""
     importance: bool | None = None
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
+    reconstruct: bool | None = None
+    """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's

@@ -81,12 +81,13 @@ def test_the_walk_sees_what_the_quantized_graph_holds(tmp_path: Path) -> None:
     walk = Walk(model.graph, feeds, both=True)
     changed = model.clone()
     found = {}
-    for stop, sums in walk.visit():
+    for stop in walk.visit():
+        sums = walk.sums(stop)
         found[str(stop.source.name)] = (stop, sums)
         for product in stop.products:
             matrix = torch.round(product.matrix() * 8) / 8
             walk.replace(product, matrix)
-            changed.graph.initializers[product.name].const_value = ir.tensor(product.restored(matrix))
+            changed.graph.initializers[product.name].const_value = ir.tensor(product.restored(matrix).numpy())
     assert len(found) == 4 * 2 + 1
     for i, name in enumerate(sorted(found)):
         stop, sums = found[name]
