@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +32,13 @@ app.add_typer(vectors.app, name="vectors")
 
 def main() -> None:
     """Entry point: exit 0 done, 1 error, 2 usage, 3 gate failed, 130 Ctrl-C; no traceback for what a user can cause."""
-    sys.exit(_guarded(lambda: app(standalone_mode=False)))
+    code = _guarded(lambda: app(standalone_mode=False))
+    if code == _SIGINT:
+        # Where Ctrl-C has passed through C code that ran Python, an ordinary exit raises the signal once more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _guarded(call: Callable[[], Any]) -> int:
