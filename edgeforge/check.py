@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
-
 from edgeforge import cache, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
@@ -20,6 +18,7 @@ from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, estimate
 from edgeforge.findings import Facts, Finding, blockers
+from edgeforge.memory import memory
 from edgeforge.recipe import Recipe
 from edgeforge.source import Source
 
@@ -137,13 +136,15 @@ def _sizes(recipe: Recipe, found: Checkpoint, sizes: Estimate | None) -> Iterato
 
 def _memory(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:
     """Certain: the float32 model is held whole. Likely: what SmolLM2-135M's build took, scaled."""
-    have = psutil.virtual_memory().total + psutil.swap_memory().total
+    here = memory()
+    have = here.total + here.swap
     if sizes.float32 > have:
         yield Finding("error", str(recipe.model), f"the model in float32 takes {_gib(sizes.float32)} of memory, "
-                      f"and this machine has {_gib(have)} with swap", "build on a machine with more memory")
-    elif sizes.memory > (free := psutil.virtual_memory().available):
+                      f"and there are {_gib(have)} here with swap",
+                      "build with more memory (in a container: raise its limit)")
+    elif sizes.memory > here.free:
         yield Finding("warning", str(recipe.model), f"the build may take {_gib(sizes.memory)} of memory, and "
-                      f"{_gib(free)} are free", "close other programs, or add swap")
+                      f"{_gib(here.free)} are free", "close other programs, or add swap")
 
 
 def _disk(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.build import STAMP
 from edgeforge.describe import describe
 from edgeforge.errors import EdgeForgeError
+from edgeforge.memory import memory
 
 DISTRIBUTION = "edgeforge-toolchain"
 _LOOSE = {"tensorrt-rtx-cu12": "TensorRT for RTX: engines", "coremltools": "Core ML packages",
@@ -143,12 +144,12 @@ def _version(name: str) -> str | None:
 
 def _machine(folder: Path) -> Machine:
     words = _cpuinfo()
-    memory = psutil.virtual_memory()
+    here = memory()
     have = set((words.get("flags") or words.get("Features") or "").split())
     return Machine(f"{platform.system()} {platform.release()} {platform.machine()}",
                    words.get("model name") or platform.processor() or platform.machine(),
                    psutil.cpu_count(logical=False) or os.cpu_count() or 1, tuple(f for f in _FLAGS if f in have),
-                   memory.total, memory.available, shutil.disk_usage(folder).free)
+                   here.total, here.free, shutil.disk_usage(folder).free)
 
 
 def _cpuinfo() -> dict[str, str]:

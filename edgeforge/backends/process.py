@@ -16,12 +16,12 @@ from typing import Literal
 import psutil
 
 from edgeforge.backends import orphan
+from edgeforge.memory import memory
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
 _LIVE: set[subprocess.Popen[bytes]] = set()
 _DYING_S, _EVERY_S = 10.0, 0.1
-_CGROUP = Path("/sys/fs/cgroup")
 _FREE_SHARE = 0.9
 """of the memory that is free at the start: the rest of the machine wants to live too"""
 
@@ -79,7 +79,7 @@ def module_command(module: str) -> tuple[str, ...]:
 
 def free_bytes() -> int:
     """Most memory that a child may take: nine tenths of what is free, in this container too."""
-    return int(_FREE_SHARE * min(psutil.virtual_memory().available, _container_bytes()))
+    return int(_FREE_SHARE * memory().free)
 
 
 def allowance(memory_mb: int | None, at_once: int = 1) -> int:
@@ -161,15 +161,6 @@ def _resident(pid: int) -> int:
             with contextlib.suppress(psutil.Error):  # it ended since it was listed
                 total += process.memory_info().rss
     return total
-
-
-def _container_bytes() -> int:
-    """What this process's control group may still take; a huge number without a limit."""
-    try:
-        limit, used = ((_CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        return max(int(limit) - int(used), 0)
-    except (OSError, ValueError):
-        return sys.maxsize
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
