@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
 
 from edgeforge.build import STAMP
@@ -38,7 +39,7 @@ def stamp(folder: Path, facts: dict[str, Any]) -> None:
 
 def read_stamp(folder: Path) -> dict[str, Any]:
     """The stamp of a finished folder."""
-    found: dict[str, Any] = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(folder / STAMP)
     return found
 
 
@@ -85,15 +86,16 @@ def guard(out: Path) -> None:
 @contextlib.contextmanager
 def one_at_a_time(place: Path, locks: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Holds the lock over place; calls wait when another process has it, and then waits."""
-    with _disk(place):
-        locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:20]}.lock")
     try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        with _disk(locks):
+            locks.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=0)
+        if not lock.is_locked:
             wait()
-            lock.acquire()
+            with _disk(locks):
+                lock.acquire()
         yield
     finally:
         lock.release()
