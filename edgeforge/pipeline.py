@@ -119,7 +119,7 @@ class _Run:
                 self._found(stage)
                 return
             self._tell(Event(stage.name, "started"))
-            self._fill(stage, dataclasses.replace(self._job, say=say), place)
+            self._fill(stage, dataclasses.replace(self._job, say=say, key=self._keys[stage.name]), place)
         self._sound.add(stage.name)
 
     def _fill(self, stage: Stage, job: Build, place: Path) -> None:
