@@ -53,10 +53,17 @@ def done(place: Path, key: str) -> bool:
 
 
 def damage(place: Path) -> str | None:
-    """The first file of a finished folder whose contents are not what was made; None when all are."""
-    for name, seen in read_stamp(place)["files"].items():
-        if not (place / name).is_file() or digest(place / name) != seen["sha256"]:
-            return str(name)
+    """The first file of a finished folder whose contents are not what was made; None when all are.
+
+    Only under the folder's lock is the answer final: without it, another build may be replacing the folder.
+    """
+    name = STAMP
+    try:
+        for name, seen in read_stamp(place)["files"].items():
+            if digest(place / name) != seen["sha256"]:
+                return str(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return str(name)
     return None
 
 
