@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from builds import contents
+from edgeforge_runtime.plain import PlainManifest
 
-from edgeforge import cache, pipeline, recipe
+from edgeforge import cache, lock, pipeline, recipe
+from edgeforge.errors import EdgeForgeError
 from edgeforge.pipeline import Event
+from edgeforge.stages.plan import GRAPH_STAGES
 
 
 def artifact(path: Path, stage: str) -> Path:
@@ -56,3 +61,41 @@ def test_damage_that_another_build_mends_at_this_moment_is_mended_once(
     mine = rebuilt(copied_cnn)
     assert (others[0]["damaged"], others[0]["done"]) == (["optimize"], ["optimize", "quantize", "bundle"])
     assert (mine["damaged"], mine["done"]) == ([], [])
+
+
+def renamed(path: Path, onnx: Path, out: str = "bundle") -> Path:
+    """A recipe of another file with the same graph, into the same place or another."""
+    shutil.copyfile(path.parent / "small cnn.onnx", onnx)
+    text = path.read_text(encoding="utf-8")
+    text = text.replace(str(path.parent / "small cnn.onnx"), str(onnx)).replace("/out/bundle", f"/out/{out}")
+    other = path.with_name(f"{out}-{onnx.stem}.yaml")
+    other.write_text(text, encoding="utf-8")
+    return other
+
+
+def test_a_model_of_another_name_gets_files_of_that_name(copied_cnn: Path) -> None:
+    path = renamed(copied_cnn, copied_cnn.parent / "beta.onnx")
+    assert rebuilt(path)["done"] == [s.name for s in GRAPH_STAGES]
+    assert (bundle(path) / "device" / "beta.onnx").is_file()
+    assert not list(bundle(path).rglob("small*"))
+    assert PlainManifest.load(bundle(path)).name == json.loads((bundle(path) / "report.json").read_text())["model"]
+
+
+def test_a_model_elsewhere_is_the_same_model_and_the_lock_says_where(copied_cnn: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    path = renamed(copied_cnn, tmp_path / "moved" / "small cnn.onnx")
+    assert rebuilt(path)["done"] == ["bundle"]
+    assert lock.load(bundle(path))["source"]["onnx"] == str(tmp_path / "moved" / "small cnn.onnx")
+
+
+def test_a_lock_takes_the_model_from_elsewhere_but_not_under_another_name(copied_cnn: Path, tmp_path: Path) -> None:
+    wanted = bundle(copied_cnn) / lock.FILE
+    (tmp_path / "moved").mkdir()
+    path = renamed(copied_cnn, tmp_path / "moved" / "small cnn.onnx", "again")
+    pipeline.build(recipe.load(path), lambda event: None, wanted)
+    assert contents(path.parent / "out" / "again") == contents(bundle(copied_cnn))
+    path = renamed(copied_cnn, tmp_path / "moved" / "beta.onnx", "other")
+    with pytest.raises(EdgeForgeError, match="name: small cnn locked, beta here") as caught:
+        pipeline.build(recipe.load(path), lambda event: None, wanted)
+    assert "vector instructions" not in str(caught.value)
+    assert not (path.parent / "out" / "other").exists()
