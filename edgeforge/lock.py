@@ -46,7 +46,8 @@ def inputs(job: Build) -> dict[str, Any]:
     return {
         "edgeforge": __version__, "python": platform.python_version(), "threads": job.threads,
         "recipe": recipe.model_dump(mode="json", exclude=_ELSEWHERE),
-        "name": job.source.name, "model": job.source.fingerprint(), "text": keys.text(recipe), "tools": _tools(job), "code": _code(job),
+        "name": job.source.name, "model": job.source.fingerprint(), "text": keys.text(recipe),
+        "tools": _tools(job), "code": _code(job),
     }
 
 

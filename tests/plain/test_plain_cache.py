@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builds import contents
+from builds import contents, leftovers
 from edgeforge_runtime.plain import PlainManifest
 
 from edgeforge import cache, lock, pipeline, recipe
@@ -99,3 +99,19 @@ def test_a_lock_takes_the_model_from_elsewhere_but_not_under_another_name(copied
         pipeline.build(recipe.load(path), lambda event: None, wanted)
     assert "vector instructions" not in str(caught.value)
     assert not (path.parent / "out" / "other").exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_that_appears_in_the_bundle_during_the_build_is_not_thrown_away(copied_cnn: Path, there: bool) -> None:
+    place = bundle(copied_cnn)
+    (place / "report.json").unlink() if there else shutil.rmtree(place)
+
+    def tell(event: Event) -> None:
+        if (event.stage, event.kind) == ("bundle", "started"):
+            place.mkdir(exist_ok=True)
+            (place / "notes.txt").write_text("measured on my phone")
+
+    with pytest.raises(EdgeForgeError, match="notes.txt" if there else "not an EdgeForge bundle"):
+        pipeline.build(recipe.load(copied_cnn), tell)
+    assert (place / "notes.txt").read_text() == "measured on my phone"
+    assert not leftovers(copied_cnn.parent)
