@@ -185,7 +185,10 @@ def _sweep(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _disk(place: Path) -> Iterator[None]:
-    """A disk's refusals in words, whichever library met them and however it says so."""
+    """A disk's refusals in words, whichever library met them and however it says so.
+
+    `out` is blamed only for what happened at place; another file that vanished is named as what it is.
+    """
     try:
         yield
     except EdgeForgeError:
@@ -194,10 +197,26 @@ def _disk(place: Path) -> Iterator[None]:
         full = re.search(_FULL, str(error)) is not None
         if not full and not isinstance(error, OSError):
             raise
-        where = getattr(error, "filename", None) or place
-        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
-        raise EdgeForgeError(f"{where}: {getattr(error, 'strerror', None) or error}",
+        file, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        if full:
+            hint = "free disk space, or choose another `out`."
+        elif _concerns(error, place):
+            hint = "can `out` be written there?"
+        else:
+            hint = f"is {file} still as it was when the build began?" if file else "try again."
+            file = file or type(error).__name__
+        raise EdgeForgeError(f"{file or place}: {why}",
                              f"{hint} Finished stages stay cached, nothing half-made is left") from error
+
+
+def _concerns(error: Exception, place: Path) -> bool:
+    """Did the disk refuse something at place: the folder, what is made for it, or the folders that lead there?"""
+    file = getattr(error, "filename", None)
+    if not isinstance(file, str):
+        return getattr(error, "errno", None) in (errno.EROFS, errno.EACCES)
+    path = Path(file)
+    return (path in (place, *place.parents) or path.is_relative_to(place)
+            or file.startswith(str(place.parent / f".{place.name}{_MARK}")))
 
 
 def _seen(path: Path) -> dict[str, Any]:

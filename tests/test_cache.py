@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -90,3 +91,27 @@ def test_locks_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     with pytest.raises(EdgeForgeError, match="locks"), \
             cache.one_at_a_time(tmp_path / "bundle", tmp_path / "locks", lambda: None):
         pass
+
+
+@pytest.mark.parametrize(("error", "says", "blamed"), [
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "/models/model.safetensors"),
+     "/models/model.safetensors: No such file or directory", False),
+    (PermissionError(errno.EACCES, "Permission denied", "/models/model.safetensors"), "/models/model", False),
+    (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "ConnectionResetError: Connection", False),
+    (OSError(errno.ENOSPC, "No space left on device"), "bundle: No space left", True),
+    (OSError(errno.EROFS, "Read-only file system"), "bundle: Read-only", True),
+    (OSError("1234567 requested and 17 written"), "bundle: 1234567 requested", True),
+    (PermissionError(errno.EACCES, "Permission denied", "{work}/model.onnx"), "model.onnx: Permission denied", True),
+])
+def test_out_is_blamed_only_for_what_happened_there(error: OSError, says: str, blamed: bool, tmp_path: Path) -> None:
+    def stage() -> None:
+        with cache.whole(tmp_path / "bundle") as work:
+            if error.filename:
+                error.filename = error.filename.format(work=work)
+            raise error
+
+    with pytest.raises(EdgeForgeError) as caught:
+        stage()
+    assert says in caught.value.message
+    assert ("`out`" in caught.value.hint) is blamed
+    assert not list(tmp_path.iterdir())
