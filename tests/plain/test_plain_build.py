@@ -24,17 +24,6 @@ from edgeforge.vectors import check
 from edgeforge.vectors import format as sets
 
 
-@pytest.fixture(scope="module")
-def built_cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recipe of a finished build; the bundle is out/bundle beside it."""
-    folder = tmp_path_factory.mktemp("cnn")
-    onnx = models.export(models.cnn(), models.images(), folder / "small cnn.onnx")
-    path = models.recipe(folder, onnx, models.images())
-    done = cli("build", path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return path
-
-
 def bundle(path: Path) -> Path:
     return path.parent / "out" / "bundle"
 
