@@ -28,6 +28,8 @@ from edgeforge.errors import EdgeForgeError
 
 _MARK = ".edgeforge-"
 """in the name of a folder that is being made, before eight hex digits; nobody else's folder has it"""
+_SHOWN = 50
+"""characters of a bundle's name in that name: at most 200 of the 255 bytes that file systems take"""
 _FULL = "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), r"requested and \d+ written"])
 """a full disk, in the words of the system and of numpy, which drops its error number"""
 
@@ -146,7 +148,7 @@ def _replace(place: Path, work: Path) -> None:
 def _work(place: Path) -> Iterator[Path]:
     """A new folder beside place: held while somebody works in it, gone afterwards."""
     while True:
-        work = place.parent / f".{place.name}{_MARK}{secrets.token_hex(4)}"
+        work = place.parent / f"{_prefix(place)}{secrets.token_hex(4)}"
         work.mkdir()
         with _held(work, fcntl.LOCK_EX):
             if work.is_dir():  # else it was swept before it was held
@@ -155,6 +157,11 @@ def _work(place: Path) -> Iterator[Path]:
                 finally:
                     shutil.rmtree(work, ignore_errors=True)
                 return
+
+
+def _prefix(place: Path) -> str:
+    """How the names of folders made for place begin: short, where place's own name is all that a disk takes."""
+    return f".{place.name[:_SHOWN]}{_MARK}"
 
 
 @contextlib.contextmanager
@@ -217,7 +224,7 @@ def _concerns(error: Exception, place: Path) -> bool:
         return getattr(error, "errno", None) in (errno.EROFS, errno.EACCES)
     path = Path(file)
     return (path in (place, *place.parents) or path.is_relative_to(place)
-            or file.startswith(str(place.parent / f".{place.name}{_MARK}")))
+            or file.startswith(str(place.parent / _prefix(place))))
 
 
 def _seen(path: Path) -> dict[str, Any]:

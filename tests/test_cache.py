@@ -115,3 +115,12 @@ def test_out_is_blamed_only_for_what_happened_there(error: OSError, says: str, b
     assert says in caught.value.message
     assert ("`out`" in caught.value.hint) is blamed
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["b" * 255, "ü" * 127])
+def test_a_name_as_long_as_the_disk_takes_is_a_place_like_any_other(tmp_path: Path, name: str) -> None:
+    """The folder that is made first has a mark in its name, and must not be longer for it."""
+    for text in ("first", "second"):
+        finished(tmp_path / name, model=text)
+    assert (tmp_path / name / "model").read_text() == "second"
+    assert [p.name for p in tmp_path.iterdir()] == [name]
