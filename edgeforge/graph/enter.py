@@ -56,6 +56,7 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     _inputs(model.graph, path, bound or {})
     fold.lift_constants(model)
     opset.upgrade(model, path)
+    _outputs(model.graph, path)
     return model
 
 
@@ -170,6 +171,19 @@ def _inputs(graph: ir.Graph, path: Path, bound: Mapping[str, tuple[int, ...]]) -
                                        _binding(str(value.name), axis, len(shape), bound))
             if dim < 1:
                 raise UnsupportedError(f"{name} dim {axis} is {dim}")
+
+
+def _outputs(graph: ir.Graph, path: Path) -> None:
+    """Each is made by a node: nothing else is computed, measured or compiled."""
+    names = [str(v.name) for v in graph.outputs]
+    for value in graph.outputs:
+        if names.count(str(value.name)) > 1:
+            raise UnsupportedError(f"{path} output {value.name!r} is declared twice", "export it once")
+        maker = value.producer()
+        if maker is None or maker.op_type == "Constant":
+            kind = "an input too" if value in graph.inputs else "a constant"
+            raise UnsupportedError(f"{path} output {value.name!r} is {kind}: nothing computes it",
+                                   "leave it out of the outputs when exporting")
 
 
 def _binding(name: str, axis: int, rank: int, bound: Mapping[str, tuple[int, ...]]) -> str:

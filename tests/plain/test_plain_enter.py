@@ -147,6 +147,18 @@ def test_an_input_without_a_shape_is_named(tmp_path: Path) -> None:
     assert "input 'x' has no shape" in refused(path).message
 
 
+@pytest.mark.parametrize(("body", "outputs", "said"), [
+    ("y = Relu(x)", f"{Y}, {X}", "output 'x' is an input too"),
+    ("y = Relu(x)", f"{Y}, float[4] k", "output 'k' is a constant"),
+    ("y = Relu(x)\n c = Constant<value_floats = [1.0, 2.0]>()", f"{Y}, float[2] c", "output 'c' is a constant"),
+    ("y = Relu(x)", f"{Y}, {Y}", "output 'y' is declared twice"),
+    ("y = Relu(x)\n c = Add(k, k)", f"{Y}, float[4] c", "c: this output is the same whatever the inputs are"),
+])
+def test_outputs_that_nothing_computes_are_named(tmp_path: Path, body: str, outputs: str, said: str) -> None:
+    """They were a KeyError in the middle of the build."""
+    assert said in refused(file(tmp_path, body, outputs=outputs, k=np.ones(4, np.float32))).message
+
+
 @pytest.mark.parametrize(("opset", "good"), [(11, False), (16, False), (17, True), (24, True), (25, False)])
 def test_opsets(tmp_path: Path, opset: int, good: bool) -> None:
     path = file(tmp_path, "y = Relu(x)", opset=opset)
