@@ -78,6 +78,30 @@ def test_an_invalid_graph_is_refused_with_the_checkers_words(tmp_path: Path, bod
     assert said in error.message
 
 
+@pytest.mark.parametrize(("body", "outputs", "said"), [
+    ("y = MatMul(x, w)", "float[1,11] y", "differ in dimension 1: (10) vs (11)"),
+    ("y = MatMul(w, x)", "float[4,4] y", "Incompatible dimensions"),
+    ("y = Reshape(x, s)", "float[1,4] y", "differ in dimension 0: (2) vs (1)"),
+    ("a = Add(x, w)\n y = Relu(a)", "float[4,10] y", "Incompatible dimensions"),
+])
+def test_shapes_that_cannot_be_are_refused_at_the_door(tmp_path: Path, body: str, outputs: str, said: str) -> None:
+    """They went through six stages and died in the compiler."""
+    constants = {"w": np.ones((4, 10), np.float32), "s": np.array([2, 2])}
+    used = {k: v for k, v in constants.items() if k in re.findall(r"\w+", body)}
+    with pytest.raises(CheckpointError) as caught:
+        enter.read(file(tmp_path, body, outputs=outputs, **used))
+    assert "not a valid ONNX graph" in caught.value.message
+    assert said in caught.value.message
+
+
+def test_an_output_that_states_no_shape_is_no_error(tmp_path: Path) -> None:
+    path = file(tmp_path, "y = Relu(x)")
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path.write_bytes(model.SerializeToString())
+    assert [edit.dims(v) for v in optimize(enter.read(path), HTP).graph.outputs] == [[1, 4]]
+
+
 def test_an_initializer_twice_is_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "y = Add(x, k)", k=np.ones(4, np.float32))
     model = onnx.load(path)
