@@ -13,7 +13,7 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, check, gates, keys, lock, source, targets
+from edgeforge import __version__, cache, check, gates, keys, lock, targets
 from edgeforge.build import Build
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
@@ -47,9 +47,9 @@ def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = N
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = source.open_source(recipe.model, allow_pickle)
+    check.require_places(recipe)
+    found = check.open_model(recipe, allow_pickle)
     check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
-    cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None
     threads = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
     job = Build(recipe, found, targets.chip(recipe.target.chip), lock.threads(wanted) if wanted else threads, _silent)

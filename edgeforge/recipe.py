@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -176,16 +177,6 @@ class Recipe(_Section):
 
     _document: Document = PrivateAttr(default_factory=Document)
 
-    @model_validator(mode="after")
-    def _fits_a_graph(self) -> Recipe:
-        if isinstance(self.model, OnnxModel):
-            given = [f"{section}.{key}" for section, keys in _DECODERS_ONLY.items()
-                     for key in keys if key in getattr(self, section).model_fields_set]
-            if given:
-                raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
-                                 "leave it out")
-        return self
-
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""
         if not self._document.data:
@@ -212,6 +203,7 @@ def load(path: Path) -> Recipe:
     except ValidationError as error:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
+    _refuse_decoders_keys(recipe, read)
     base, text = path.resolve().parent, recipe.calibrate.text
     text = text and _absolute(base, text, read, "calibrate.text")
     found = recipe.model_copy(update={
@@ -222,16 +214,28 @@ def load(path: Path) -> Recipe:
     return found
 
 
+def _refuse_decoders_keys(recipe: Recipe, read: Document) -> None:
+    """Of a plain graph: keys that are written down and would do nothing."""
+    if isinstance(recipe.model, OnnxModel):
+        given = [(section, key) for section, keys in _DECODERS_ONLY.items()
+                 for key in keys if key in getattr(recipe, section).model_fields_set]
+        lines = [f"{read.where(key)}: {'.'.join(key)}: only for language models, and model.onnx is a plain graph"
+                 for key in given]
+        if lines:
+            raise RecipeError("\n  ".join([f"recipe {read.path}:", *lines]) if len(lines) > 1 else lines[0],
+                              "leave it out" if len(lines) == 1 else "leave them out")
+
+
 def _absolute(base: Path, path: Path, read: Document, key: str) -> Path:
     """path as seen from base; RecipeError when the system cannot even look for it (too long, a loop, no such user)."""
     try:
         found = base / path.expanduser()
+        short = Path(os.path.normpath(found))
         found.exists()
-        found.resolve()
+        return short if short.resolve() == found.resolve() else found  # behind a link, `..` leads elsewhere
     except (OSError, RuntimeError) as error:
         raise RecipeError(f"{read.where(tuple(key.split('.')))}: {key}: {getattr(error, 'strerror', None) or error}",
                           "give a path that can be looked up") from error
-    return found
 
 
 def _placed(base: Path, model: Path | OnnxModel, read: Document) -> Path | OnnxModel:

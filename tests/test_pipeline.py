@@ -99,7 +99,7 @@ def test_a_wrong_recipe_is_a_usage_error(built: Built, changes: dict[str, object
 def test_an_out_that_cannot_be_written_is_one_clear_line(built: Built, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = cli("build", variant(built, "nowhere", out=str(tmp_path / "file" / "out")))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert str(tmp_path / "file") in done.stderr.replace("\n", "")
 
