@@ -54,7 +54,8 @@ def text(recipe: Recipe) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     except OSError as error:
-        raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
+        raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}",
+                          "give the path of a UTF-8 text file") from error
 
 
 def versions(stage: Stage) -> dict[str, str | None]:
