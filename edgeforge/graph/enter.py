@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx_ir.passes import common
 
 from edgeforge.errors import CheckpointError, UnsupportedError
-from edgeforge.graph import edit, external, fold, opset
+from edgeforge.graph import edit, external, finite, fold, opset
 
 _LIMIT = (1 << 31) - 1
 """bytes; protobuf's own limit for one message"""
@@ -60,6 +60,7 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     fold.lift_constants(model)
     opset.upgrade(model, path)
     _outputs(model.graph, path)
+    finite.check(model.graph, path)
     return model
 
 

@@ -94,6 +94,28 @@ def test_shapes_that_cannot_be_are_refused_at_the_door(tmp_path: Path, body: str
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize(("number", "body", "said"), [
+    (np.nan, "y = MatMul(x, w)", "tensor 'w' holds NaN"), (np.inf, "y = MatMul(x, w)", "tensor 'w' holds infinity"),
+    (np.nan, "a = Add(w, x)\n y = ReduceMax<keepdims=0>(a, zero)\n", "tensor 'w' holds NaN"),
+    (-np.inf, "a = Add(w, x)\n y = ReduceMax<keepdims=0>(a, zero)\n", "")])
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_is_no_number_is_named(tmp_path: Path, number: float, body: str, said: str,
+                                             outside: bool) -> None:
+    """It was a gate that failed at -inf dB. Infinity in a mask is usual."""
+    weight = np.ones((4, 4), np.float32)
+    weight[1, 2] = number
+    constants = {"zero": np.array([0])} if "zero" in body else {}
+    path = file(tmp_path, body, outputs="float[1,4] y" if "MatMul" in body else "float[4] y", w=weight, **constants)
+    if outside:
+        onnx.save(onnx.load(path), path, save_as_external_data=True, size_threshold=0, location="w.data")
+    if said:
+        with pytest.raises(CheckpointError) as caught:
+            enter.read(path)
+        assert said in caught.value.message
+    else:
+        enter.read(path)
+
+
 def test_an_output_that_states_no_shape_is_no_error(tmp_path: Path) -> None:
     path = file(tmp_path, "y = Relu(x)")
     model = onnx.load(path)
