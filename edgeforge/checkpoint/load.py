@@ -77,7 +77,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     """The checkpoint's own tokenizer.
 
     Raises:
-        CheckpointError: no tokenizer files, or damaged ones.
+        CheckpointError: no tokenizer files, or damaged ones; a config that makes no model, which is read with them.
         UnsupportedError: a GGUF file whose pre-tokenizer is not known.
     """
     from transformers import AutoTokenizer
@@ -89,6 +89,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     try:
         if checkpoint.format == "gguf":
             return gguf_load.load_tokenizer(checkpoint)
+        unread.make_config(checkpoint)  # AutoTokenizer reads it too: what is wrong there is not the tokenizer's
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except EdgeForgeError:
         raise

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def check_config(checkpoint: Checkpoint) -> Any:
         UnsupportedError: transformers knows no causal LM for this `model_type`.
     """
     with _quiet(), _noting_reads() as reads:
-        config = _make_config(checkpoint)
+        config = make_config(checkpoint)
         rope = _note_rope(config)
         _run_without_weights(checkpoint, config)
     if rope:
@@ -66,7 +67,8 @@ def check_config(checkpoint: Checkpoint) -> Any:
     return config
 
 
-def _make_config(checkpoint: Checkpoint) -> Any:
+def make_config(checkpoint: Checkpoint) -> Any:
+    """config.json as transformers' class; raises as `check_config`, of what the values alone show."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     kind = checkpoint.config["model_type"]
@@ -181,6 +183,8 @@ def _quiet() -> Iterator[None]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about sizes of zero
+            yield
     finally:
         logging.set_verbosity(level)
