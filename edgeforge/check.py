@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgeforge import places, source, targets
+from edgeforge import mismatch, places, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
@@ -101,6 +101,7 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
             findings.append(Finding("error", str(found.config_file), error.message, error.hint))
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
+            findings += mismatch.check(found, decoder) if decoder is not None else ()
             findings += _sizes(recipe, found, sizes)
             facts = replace(facts, decoder=decoder, estimate=sizes)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))

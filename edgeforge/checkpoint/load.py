@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""one of these is in every folder that has a tokenizer"""
 
 
 def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
@@ -84,7 +85,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
     folder = checkpoint.folder
     # For some model types transformers makes up an empty tokenizer when the files are missing.
-    if checkpoint.format != "gguf" and not any((folder / name).is_file() for name in _VOCABULARIES):
+    if checkpoint.format != "gguf" and not any((folder / name).is_file() for name in VOCABULARIES):
         raise CheckpointError(f"{folder} has no tokenizer", "copy tokenizer.json and tokenizer_config.json into it")
     try:
         if checkpoint.format == "gguf":
