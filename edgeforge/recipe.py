@@ -39,6 +39,10 @@ Location = Annotated[Path, BeforeValidator(_written)]
 """A path, relative to the recipe's own folder; `~` is the home folder."""
 
 
+Decibels = Annotated[float, Field(le=150)]
+"""A gate's least SQNR. Two float32 computations of one value agree to 140 dB or so: more can never pass."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -100,6 +104,13 @@ class Quantize(_Section):
     grid, `split_outliers` writes an MLP's massive channel as several small ones. They are applied in this
     order, whatever the order here."""
 
+    @field_validator("transforms")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := [n for i, n in enumerate(names) if n in names[:i]]:
+            raise ValueError(f"{twice[0]!r} is there twice; each is applied once")
+        return names
+
 
 class Split(_Section):
     """How the graph is cut into parts."""
@@ -122,25 +133,25 @@ class Gates(_Section):
 
     windows: int = Field(2, ge=1)
     """Evaluation windows of `context` tokens each, disjoint from calibration text."""
-    adapt_db: float = 60
+    adapt_db: Decibels = 60
     """The exported graph against HuggingFace, at least."""
-    optimize_db: float = 55
+    optimize_db: Decibels = 55
     """The optimised graph against HuggingFace, at least; the transformed one too."""
-    quantize_db: float = 30
+    quantize_db: Decibels = 30
     """The quantized model against HuggingFace, at least."""
-    quantize_kl: float = 0.02
+    quantize_kl: float = Field(0.02, gt=0)
     """KL divergence of the quantized model, at most."""
-    quantize_ppl: float = 1.02
+    quantize_ppl: float = Field(1.02, ge=1)
     """Perplexity of the quantized model over that of the float one, at most."""
-    sha_db: float = 60
+    sha_db: Decibels = 60
     """One attention a head against the whole, at least."""
-    split_db: float = 60
+    split_db: Decibels = 60
     """Quantized parts against the whole, decode, at least."""
-    wide_db: float = 15
+    wide_db: Decibels = 15
     """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
-    emulator_db: float = 40
+    emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
-    shared_bytes: float = 1.05
+    shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
 
