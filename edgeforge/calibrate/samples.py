@@ -117,7 +117,7 @@ def _arrays(path: Path) -> Arrays:
             KeyError) as error:
         pickled = "object" in str(error).lower() or "pickle" in str(error).lower()
         why = "holds pickled Python objects, which are not loaded" if pickled and zipfile.is_zipfile(path) else (
-            f"is not an .npz file: {error}")
+            "is not an .npz file" if pickled else f"is not an .npz file: {error}")  # numpy advises to allow pickles
         raise RecipeError(f"model.calibration: {path} {why}", hint) from error
 
 
