@@ -5,19 +5,34 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from edgeforge import __version__
 from edgeforge.cli import bisect, build, check, doctor, inspect, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  help="From a HuggingFace LLM to measured NPU binaries, on an ordinary machine.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 _SIGINT = 130
 """what a shell reports for a program that Ctrl-C ended"""
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"edgeforge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    _version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_say_version,
+                                           help="Says which version this is.")] = False,
+) -> None:
+    """From a HuggingFace LLM to measured NPU binaries, on an ordinary machine."""
+
 
 app.command("build")(build.build)
 app.command("check")(check.check)
