@@ -14,7 +14,7 @@ from edgeforge.checkpoint.opened import CONFIG
 from edgeforge.estimate import EMBEDDING, HEAD, LAYER, tensor
 from edgeforge.findings import Finding
 
-_OTHER = f"is {CONFIG} from another model?"
+_OTHER = f"are {CONFIG} and weights of one model, and whole?"
 
 
 def check(found: Checkpoint, decoder: Decoder) -> Iterator[Finding]:

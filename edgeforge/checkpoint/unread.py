@@ -60,7 +60,7 @@ def check_config(checkpoint: Checkpoint) -> Any:
     if unread:
         raise CheckpointError(
             f"{checkpoint.source}: {type(config).__name__.removesuffix('Config')} in transformers reads none of these "
-            f"keys of {CONFIG}: {names(unread)}",
+            f"keys of its {checkpoint.config_name}: {names(unread)}",
             "a model that was trained with them would come out as another one: is model_type right? Remove a key from "
             f"{CONFIG} when it is only a note",
         )
