@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterable
 from pathlib import Path
 
-from edgeforge import closure
+from edgeforge import closure, source
 from edgeforge.build import Build
 from edgeforge.errors import RecipeError
 from edgeforge.recipe import Recipe
@@ -35,7 +35,8 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "code": code(stage, job.chip.backend), "tools": versions(stage), "threads": job.threads,
         "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
         "python": platform.python_version(),
-        "source": job.source.fingerprint() if not stage.needs else None,
+        "source": [job.source.name, job.source.fingerprint()] if not stage.needs else None,
+        "whence": [source.place(job.source), source.revision(job.source)] if stage.whence else None,
         "text": text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -53,7 +54,8 @@ def text(recipe: Recipe) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     except OSError as error:
-        raise RecipeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
+        raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}",
+                          "give the path of a UTF-8 text file") from error
 
 
 def versions(stage: Stage) -> dict[str, str | None]:

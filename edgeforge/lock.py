@@ -39,12 +39,15 @@ class Verdict:
 
 
 def inputs(job: Build) -> dict[str, Any]:
-    """All that decides a build's bytes, known before it starts. Where things lie doesn't count."""
+    """All that decides a build's bytes, known before it starts. Where things lie doesn't count; the model's name does,
+    for graphs and files are called after it.
+    """
     recipe = job.recipe
     return {
         "edgeforge": __version__, "python": platform.python_version(), "threads": job.threads,
         "recipe": recipe.model_dump(mode="json", exclude=_ELSEWHERE),
-        "model": job.source.fingerprint(), "text": keys.text(recipe), "tools": _tools(job), "code": _code(job),
+        "name": job.source.name, "model": job.source.fingerprint(), "text": keys.text(recipe),
+        "tools": _tools(job), "code": _code(job),
     }
 
 

@@ -57,6 +57,11 @@ class Checkpoint:
         """Where the config was read."""
         return self.weight_files[0] if self.format == "gguf" else self.folder / CONFIG
 
+    @property
+    def config_name(self) -> str:
+        """What to call the config in a message: a GGUF file has no file of that name."""
+        return "own header" if self.format == "gguf" else CONFIG
+
     def fingerprint(self, cache: Path | None = None) -> str:
         """sha256 (hex) over names and contents of the config, tokenizer and weight files; of a GGUF its own.
 

@@ -19,7 +19,7 @@ _TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"),
 class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
     tools: distributions whose change reruns it. vendor: it calls the backend that the chip names.
-    folder: where its module lies, under stages/.
+    folder: where its module lies, under stages/. whence: it writes down where the model lay.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Stage:
     tools: tuple[str, ...]
     vendor: bool = False
     folder: str = ""
+    whence: bool = False
 
     @property
     def module(self) -> str:
@@ -64,7 +65,7 @@ STAGES = (
           lambda r: [r.target, r.gates.emulator_db, r.gates.wide_db, r.gates.shared_bytes],
           (*_ORT, "onnxruntime-qnn"), vendor=True),
     Stage("bundle", ("adapt", "optimize", "text", "transform", "calibrate", "quantize", "export", "split", "compile"),
-          lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True),
+          lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True, whence=True),
 )
 """from a language model's checkpoint"""
 
@@ -77,6 +78,6 @@ GRAPH_STAGES = (
     Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ORT, "onnxruntime-qnn"),
           vendor=True, folder="plain"),
     Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [],
-          (*_ORT, "onnxruntime-qnn"), vendor=True, folder="plain"),
+          (*_ORT, "onnxruntime-qnn"), vendor=True, folder="plain", whence=True),
 )
 """from a plain ONNX graph"""
