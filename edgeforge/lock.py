@@ -162,7 +162,8 @@ def _list(lines: list[str]) -> str:
 
 
 def _tools(job: Build) -> dict[str, str | None]:
-    return {name: version for stage in plan(job.recipe) for name, version in keys.versions(stage).items()}
+    found = (keys.versions(stage, job.chip.backend) for stage in plan(job.recipe))
+    return {name: version for versions in found for name, version in versions.items()}
 
 
 def _code(job: Build) -> dict[str, str]:

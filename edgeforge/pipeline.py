@@ -140,7 +140,8 @@ class _Run:
             gates.require(stage.name, checks, hint)
             gates.save(out, checks)
             cache.stamp(out, {"stage": stage.name, "key": self._keys[stage.name], "seconds": round(seconds, 2),
-                              "peak_rss_mib": peak.mib, "edgeforge": __version__, "tools": keys.versions(stage)})
+                              "peak_rss_mib": peak.mib, "edgeforge": __version__,
+                              "tools": keys.versions(stage, job.chip.backend)})
             if stage is self._stages[-1]:
                 cache.guard(place)  # again: what a user put there while the build ran is no less theirs
         self._tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
