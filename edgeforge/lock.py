@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge import __version__, cache, gates, keys, source
+from edgeforge import __version__, cache, gates, keys, source, targets
 from edgeforge.build import DATA, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
-from edgeforge.stages.plan import plan
+from edgeforge.stages.plan import GRAPH_STAGES, STAGES, plan
 
 FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
@@ -31,7 +31,10 @@ _SHOWN, _NAME = 5, 200
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `check` found: files that are not as locked, and what would be different in a build made here."""
+    """What `check` found: files that are not as locked, and what it saw that a build made here would have otherwise.
+
+    It sees the model, the tools and EdgeForge's code; a recipe's own text is not looked for.
+    """
 
     files: int
     damaged: tuple[str, ...]
@@ -118,11 +121,29 @@ def check(bundle: Path) -> Verdict:
     locked = lock["inputs"]
     tools = keys.installed(locked.get("tools") or {})
     here = {"edgeforge": __version__, "python": platform.python_version(), "tools": tools}
-    drift = list(_differences({k: locked.get(k) for k in here}, here))
-    found = source.there(lock["source"])
-    if found is not None and found.fingerprint() != locked["model"]:
-        drift.append(f"model: {lock['source']} holds other weights, config, tokenizer or samples now")
+    drift = [*_differences({k: locked.get(k) for k in here}, here), *_other_code(lock), *_other_model(lock)]
     return Verdict(len(lock["files"]), tuple(damaged), tuple(drift))
+
+
+def _other_model(lock: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        found = source.there(lock["source"])
+        if found is not None and found.fingerprint() != lock["inputs"]["model"]:
+            yield f"model: {lock['source']} holds other weights, config, tokenizer or samples now"
+    except (EdgeForgeError, OSError) as error:  # of what lies there now: the bundle is no worse for it
+        yield f"model: {error.message if isinstance(error, EdgeForgeError) else error}"
+
+
+def _other_code(lock: Mapping[str, Any]) -> Iterator[str]:
+    """The stages whose code is not what it was, as far as the lock says which code that is."""
+    locked = lock["inputs"].get("code")
+    try:
+        backend = targets.chip(lock["inputs"]["recipe"]["target"]["chip"]).backend
+    except (KeyError, TypeError, AttributeError, EdgeForgeError):
+        return
+    stages = GRAPH_STAGES if isinstance(lock["source"], dict) else STAGES
+    if isinstance(locked, dict):
+        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages}, "code")
 
 
 def _made(job: Build, sources: Mapping[str, Path], vendor: bool) -> set[str]:
