@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
 
 from edgeforge.build import STAMP
@@ -39,7 +40,7 @@ def stamp(folder: Path, facts: dict[str, Any]) -> None:
 
 def read_stamp(folder: Path) -> dict[str, Any]:
     """The stamp of a finished folder."""
-    found: dict[str, Any] = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(folder / STAMP)
     return found
 
 

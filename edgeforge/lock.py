@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime.typed import read_json
+
 from edgeforge import __version__, cache, gates, keys, source, targets
 from edgeforge.build import DATA, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
@@ -67,7 +69,7 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         name, digest = str(path.relative_to(bundle)), cache.digest(path)
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
-    data = json.loads((sources["calibrate"] / DATA).read_text(encoding="utf-8"))
+    data = read_json(sources["calibrate"] / DATA)
     facts = {"format": _FORMAT, "source": source.place(job.source), "revision": source.revision(job.source),
              "inputs": inputs(job), "data": data,
              "stages": {name: cache.read_stamp(path)["key"] for name, path in sources.items()}, "files": files}
@@ -82,10 +84,10 @@ def load(path: Path) -> dict[str, Any]:
     """
     path = path / FILE if path.is_dir() else path
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
     except FileNotFoundError as error:
         raise EdgeForgeError(f"there is no {path}", "every bundle that a build finished holds one") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise EdgeForgeError(f"{path} cannot be read: {error}", "take it from the bundle again") from error
     if not isinstance(raw, dict) or raw.get("format") != _FORMAT or not _well_formed(raw):
         raise EdgeForgeError(f"{path} is not a lock of format {_FORMAT}", "was it made by another EdgeForge?")

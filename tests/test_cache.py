@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeforge import cache
+from edgeforge import cache, gates, hashes
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
 
@@ -115,3 +115,31 @@ def test_out_is_blamed_only_for_what_happened_there(error: OSError, says: str, b
     assert says in caught.value.message
     assert ("`out`" in caught.value.hint) is blamed
     assert not list(tmp_path.iterdir())
+
+
+DEEP = "[" * 100_000
+"""JSON that Python's parser gives up on by recursion"""
+
+
+def test_json_nested_too_deeply_is_no_stamp_no_gates_and_no_memory(tmp_path: Path) -> None:
+    place = finished(tmp_path / "bundle")
+    (place / STAMP).write_text(DEEP)
+    assert not cache.done(place, "k")
+    assert cache.damage(place) == STAMP
+    with pytest.raises(EdgeForgeError, match="cannot be read: nested too deeply"):
+        cache.guard(place)
+    (place / gates.FILE).write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        gates.load(place)
+    (tmp_path / "memory.json").write_text(DEEP)
+    file = place / STAMP
+    assert hashes.file_hashes([file], tmp_path / "memory.json") == {file: hashlib.sha256(DEEP.encode()).hexdigest()}
+
+
+def test_a_user_without_a_home_has_a_place_to_remember_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")  # pathlib's, where no passwd entry is
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert str(os.getuid()) in str(hashes.default_cache())

@@ -11,11 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime.typed import read_json
+
 
 def default_cache() -> Path:
     """The json file to remember in, under the user's cache folder."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "edgeforge" / "file-sha256.json"
+    try:
+        folder = Path(root) if root else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in many containers
+        folder = Path(tempfile.gettempdir()) / f"edgeforge-{os.getuid()}"
+    return folder / "edgeforge" / "file-sha256.json"
 
 
 def file_hashes(files: Iterable[Path], cache: Path) -> dict[Path, str]:
@@ -24,7 +30,7 @@ def file_hashes(files: Iterable[Path], cache: Path) -> dict[Path, str]:
     Remembered by path, size and times: mtime, and ctime because `cp -p` keeps an mtime over other contents.
     """
     try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
+        known = read_json(cache)
     except (OSError, ValueError):
         known = {}
     if not isinstance(known, dict):
