@@ -124,7 +124,7 @@ DEEP = "[" * 100_000
 def test_json_nested_too_deeply_is_no_stamp_no_gates_and_no_memory(tmp_path: Path) -> None:
     place = finished(tmp_path / "bundle")
     (place / STAMP).write_text(DEEP)
-    assert not cache.done(place, "k")
+    assert not cache.done(place, "k", tmp_path / "locks")
     assert cache.damage(place) == STAMP
     with pytest.raises(EdgeForgeError, match="cannot be read: nested too deeply"):
         cache.guard(place)
@@ -143,3 +143,28 @@ def test_a_user_without_a_home_has_a_place_to_remember_in(monkeypatch: pytest.Mo
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert str(os.getuid()) in str(hashes.default_cache())
+
+
+def test_a_folder_copied_without_its_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, locks = finished(tmp_path / "bundle", model="weights"), tmp_path / "locks"
+    locks.mkdir()
+    os.utime(place / "model", ns=(1, 1))
+    with cache.one_at_a_time(place, locks, lambda: None):
+        assert cache.done(place, "k", locks)  # nobody else writes while a build is at it
+    reads: list[Path] = []
+    real = cache.digest
+    monkeypatch.setattr(cache, "digest", lambda path: reads.append(path) or real(path))
+    for _ in range(3):
+        assert cache.done(place, "k", locks)
+    assert reads == [place / "model"]
+    assert sorted(p.name for p in place.iterdir()) == sorted(["model", STAMP])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "locks"]
+    (place / "model").write_text("WEIGHTS")
+    assert not cache.done(place, "k", locks)
+
+
+def test_a_folder_that_cannot_be_written_is_still_found(tmp_path: Path) -> None:
+    place = finished(tmp_path / "bundle", model="weights")
+    os.utime(place / "model", ns=(1, 1))
+    (tmp_path / "file").write_text("")
+    assert cache.done(place, "k", tmp_path / "file" / "locks")
