@@ -85,7 +85,8 @@ def test_two_builds_from_one_lock_are_the_same_bytes(built: Built, checkpoint_fo
         del os.environ["PYTHONHASHSEED"]
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "elsewhere" / "tiny") == contents(built.bundle)
-    assert contents(tmp_path / "elsewhere" / ".edgeforge" / "export") == contents(built.artifact("export").parent)
+    export = built.artifact("export")
+    assert contents(tmp_path / "elsewhere" / ".edgeforge" / "export" / export.name) == contents(export)
 
 
 def test_a_build_that_cannot_give_what_is_locked_does_not_start(built: Built, bundle: Path) -> None:

@@ -18,9 +18,8 @@ from edgeforge.stages.plan import GRAPH_STAGES
 
 
 def artifact(path: Path, stage: str) -> Path:
-    """The only artifact of a stage in the cache beside the recipe's bundle."""
-    (found,) = (path.parent / "out" / ".edgeforge" / stage).iterdir()
-    return found
+    """The artifact that the recipe's bundle was made from."""
+    return path.parent / "out" / ".edgeforge" / stage / PlainManifest.load(bundle(path)).stamps[f"stage.{stage}"]
 
 
 def bundle(path: Path) -> Path:
