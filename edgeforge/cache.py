@@ -46,14 +46,32 @@ def read_stamp(folder: Path) -> dict[str, Any]:
     return found
 
 
-def done(place: Path, key: str) -> bool:
-    """Is the artifact of this key there? Judged by sizes and times; a file of another time is read."""
+def done(place: Path, key: str, locks: Path) -> bool:
+    """Is the artifact of this key there? Judged by sizes and times.
+
+    A file of another time is read, once: when it is sound, the stamp gets its time.
+    """
     try:
         found = read_stamp(place)
-        return bool(found["key"] == key) and all(
-            _same(place / name, seen) for name, seen in found["files"].items())
+        files = {name: _as_made(place / name, seen) for name, seen in found["files"].items()}
+        if found["key"] != key or None in files.values():
+            return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+    if files != found["files"]:
+        _renew(place, found, files, locks)
+    return True
+
+
+def _renew(place: Path, found: dict[str, Any], files: dict[str, Any], locks: Path) -> None:
+    """Writes the files' times into the stamp, unless another build is at the folder; where it cannot be written,
+    the files are read again next time.
+    """
+    with contextlib.suppress(OSError, ValueError, Timeout), _lock(place, locks).acquire(timeout=0), \
+            _work(Path(os.path.realpath(place))) as work:
+        if read_stamp(place) == found:
+            (work / STAMP).write_text(json.dumps(found | {"files": files}, indent=1) + "\n", encoding="utf-8")
+            (work / STAMP).replace(place / STAMP)
 
 
 def damage(place: Path) -> str | None:
@@ -232,11 +250,14 @@ def _seen(path: Path) -> dict[str, Any]:
     return {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": digest(path)}
 
 
-def _same(path: Path, seen: dict[str, Any]) -> bool:
+def _as_made(path: Path, seen: dict[str, Any]) -> dict[str, Any] | None:
+    """What the stamp should say of a sound file; None when it is not what was made."""
     found = path.stat()
     if found.st_size != seen["bytes"]:
-        return False
-    return bool(found.st_mtime_ns == seen["mtime_ns"]) or digest(path) == str(seen["sha256"])
+        return None
+    if found.st_mtime_ns == seen["mtime_ns"]:
+        return seen
+    return seen | {"mtime_ns": found.st_mtime_ns} if digest(path) == seen["sha256"] else None
 
 
 def digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeforge import cache
+from edgeforge import cache, gates, hashes
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
 
@@ -124,3 +124,47 @@ def test_a_name_as_long_as_the_disk_takes_is_a_place_like_any_other(tmp_path: Pa
         finished(tmp_path / name, model=text)
     assert (tmp_path / name / "model").read_text() == "second"
     assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+DEEP = "[" * 100_000
+"""JSON that Python's parser gives up on by recursion"""
+
+
+def test_json_nested_too_deeply_is_no_stamp_no_gates_and_no_memory(tmp_path: Path) -> None:
+    place = finished(tmp_path / "bundle")
+    (place / STAMP).write_text(DEEP)
+    assert not cache.done(place, "k", tmp_path / "locks")
+    assert cache.damage(place) == STAMP
+    with pytest.raises(EdgeForgeError, match="cannot be read: nested too deeply"):
+        cache.guard(place)
+    (place / gates.FILE).write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        gates.load(place)
+    (tmp_path / "memory.json").write_text(DEEP)
+    file = place / STAMP
+    assert hashes.file_hashes([file], tmp_path / "memory.json") == {file: hashlib.sha256(DEEP.encode()).hexdigest()}
+
+
+def test_a_folder_copied_without_its_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, locks = finished(tmp_path / "bundle", model="weights"), tmp_path / "locks"
+    locks.mkdir()
+    os.utime(place / "model", ns=(1, 1))
+    with cache.one_at_a_time(place, locks, lambda: None):
+        assert cache.done(place, "k", locks)  # nobody else writes while a build is at it
+    reads: list[Path] = []
+    real = cache.digest
+    monkeypatch.setattr(cache, "digest", lambda path: reads.append(path) or real(path))
+    for _ in range(3):
+        assert cache.done(place, "k", locks)
+    assert reads == [place / "model"]
+    assert sorted(p.name for p in place.iterdir()) == sorted(["model", STAMP])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "locks"]
+    (place / "model").write_text("WEIGHTS")
+    assert not cache.done(place, "k", locks)
+
+
+def test_a_folder_that_cannot_be_written_is_still_found(tmp_path: Path) -> None:
+    place = finished(tmp_path / "bundle", model="weights")
+    os.utime(place / "model", ns=(1, 1))
+    (tmp_path / "file").write_text("")
+    assert cache.done(place, "k", tmp_path / "file" / "locks")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from edgeforge.checkpoint.hashes import default_cache, file_hashes
+from edgeforge.hashes import default_cache, file_hashes
 
 CONFIG = "config.json"
 Format = Literal["safetensors", "pickle", "gguf"]

@@ -18,9 +18,8 @@ from edgeforge.stages.plan import GRAPH_STAGES
 
 
 def artifact(path: Path, stage: str) -> Path:
-    """The only artifact of a stage in the cache beside the recipe's bundle."""
-    (found,) = (path.parent / "out" / ".edgeforge" / stage).iterdir()
-    return found
+    """The artifact that the recipe's bundle was made from."""
+    return path.parent / "out" / ".edgeforge" / stage / PlainManifest.load(bundle(path)).stamps[f"stage.{stage}"]
 
 
 def bundle(path: Path) -> Path:
@@ -115,3 +114,24 @@ def test_a_file_that_appears_in_the_bundle_during_the_build_is_not_thrown_away(c
         pipeline.build(recipe.load(copied_cnn), tell)
     assert (place / "notes.txt").read_text() == "measured on my phone"
     assert not leftovers(copied_cnn.parent)
+
+
+def test_a_bundle_stays_sound_when_its_samples_are_cut(copied_cnn: Path) -> None:
+    rebuilt(copied_cnn)  # the bundle knows where its model lies now
+    samples = copied_cnn.with_suffix(".npz")
+    samples.write_bytes(samples.read_bytes()[:-100])
+    found = lock.check(bundle(copied_cnn))
+    assert found.damaged == ()
+    (line,) = found.drift
+    assert line.startswith("model: model.calibration: ")
+    assert str(samples) in line
+
+
+def test_a_bundle_of_other_code_would_come_out_otherwise(copied_cnn: Path) -> None:
+    path = bundle(copied_cnn) / lock.FILE
+    raw = json.loads(path.read_text())
+    assert lock.check(bundle(copied_cnn)).drift == ()
+    raw["inputs"]["code"]["quantize"] = "0" * 64
+    path.write_text(json.dumps(raw))
+    (line,) = lock.check(bundle(copied_cnn)).drift
+    assert line.startswith("code.quantize: 000000000000… locked, ")
