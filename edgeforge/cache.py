@@ -103,7 +103,11 @@ def one_at_a_time(place: Path, locks: Path, wait: Callable[[], None]) -> Iterato
 
 @contextlib.contextmanager
 def whole(place: Path) -> Iterator[Path]:
-    """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not."""
+    """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not.
+
+    Where place is a link, what it leads to is replaced, and the link stays.
+    """
+    place = Path(os.path.realpath(place))
     work = place.parent / f".{place.name}{_MARK}{os.getpid()}"
     old = work.with_name(work.name + "-old")
     try:
