@@ -59,6 +59,11 @@ class Build:
         return self.recipe.out.parent / ".edgeforge"
 
     @property
+    def locks(self) -> Path:
+        """Where the files lie that keep two builds from making one artifact at once."""
+        return self.cache / "locks"
+
+    @property
     def failures(self) -> Path:
         """Where a compiler that failed leaves its log and what reruns it alone; other builds here have their own."""
         return self.cache / "failed" / self.key[:12]

@@ -89,7 +89,6 @@ class _Run:
 
     def __init__(self, job: Build, tell: Callable[[Event], None]) -> None:
         self._job, self._tell, self._stages = job, tell, plan(job.recipe)
-        self._locks = job.cache / "locks"
         self._places: dict[str, Path] = {}
         self._keys: dict[str, str] = {}
         self._sound: set[str] = set()
@@ -104,7 +103,7 @@ class _Run:
     def _found(self, stage: Stage) -> bool:
         """Tells of a finished artifact. False: there is none, or another build is replacing it at this moment."""
         place = self._places[stage.name]
-        if not cache.done(place, self._keys[stage.name], self._locks):
+        if not cache.done(place, self._keys[stage.name], self._job.locks):
             return False
         try:
             stamp, checks = cache.read_stamp(place), gates.load(place)
@@ -126,7 +125,7 @@ class _Run:
     def _made(self, stage: Stage) -> bool:
         """Did another build make it meanwhile, or mend it? Asked under the lock: only its holder replaces it."""
         place = self._places[stage.name]
-        if not cache.done(place, self._keys[stage.name], self._locks):
+        if not cache.done(place, self._keys[stage.name], self._job.locks):
             return False
         if (name := cache.damage(place)) is not None:
             self._tell(Event(stage.name, "damaged", str(place / name)))
@@ -140,7 +139,7 @@ class _Run:
             self._tell(Event(stage.name, "step", text))
 
         place = self._places[stage.name]
-        with cache.one_at_a_time(place, self._locks, lambda: say("waiting for another build")):
+        with cache.one_at_a_time(place, self._job.locks, lambda: say("waiting for another build")):
             if not self._made(stage):
                 self._tell(Event(stage.name, "started"))
                 self._fill(stage, dataclasses.replace(self._job, say=say, key=self._keys[stage.name]), place)
