@@ -178,6 +178,23 @@ def test_the_old_folder_stays_when_the_new_one_cannot_take_its_place(tmp_path: P
     assert [p.name for p in tmp_path.rglob("*")] == ["bundle", "old"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path, there: bool) -> None:
+    """A bundle's place on another disk; with nothing at the far end yet, too."""
+    far, link = tmp_path / "far" / "bundle", tmp_path / "near" / "bundle"
+    far.parent.mkdir()
+    link.parent.mkdir()
+    link.symlink_to(far, target_is_directory=True)
+    if there:
+        far.mkdir()
+        (far / "old").write_text("")
+    with cache.whole(link) as work:
+        (work / "new").write_text("")
+    assert [p.name for p in link.parent.iterdir()] == ["bundle"]
+    assert link.is_symlink()
+    assert [p.name for p in far.parent.rglob("*")] == ["bundle", "new"]
+
+
 def test_a_killed_build_is_swept_up_by_the_next(built: Built) -> None:
     bundles = built.cache.parent
     wreck, bystander = bundles / ".deadbeef.edgeforge-0badcafe", bundles / ".backup-0badcafe"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgeforge.backends.qnn import limits
 from edgeforge.backends.qnn.faults import FAULTS
+from edgeforge.backends.qnn.job import EXECUTOR
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
     from edgeforge_runtime.manifest import Part, Target
 
-    from edgeforge.backends.health import Abilities, Proof, Tool
+    from edgeforge.backends.health import Abilities, Card, Proof, Tool
     from edgeforge.backends.qnn.trial import QnnTrial
     from edgeforge.build import Build
     from edgeforge.gates import Check
@@ -67,6 +68,12 @@ class QnnBackend:
         from edgeforge.backends.qnn import health
 
         return health.tools()
+
+    def card(self, chip: Chip) -> Card:
+        return limits.card(chip)
+
+    def caution(self, target: Target) -> str:
+        return "Qualcomm's HTP emulator on this CPU, not a device" if target.executor == EXECUTOR else ""
 
     def abilities(self, chip: Chip) -> Abilities:
         from edgeforge.backends.qnn import health

@@ -20,7 +20,7 @@ from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate
-from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
 from edgeforge.build import Build
@@ -79,7 +79,7 @@ def bundle_parts(build: Build, compiled: Path, split: Path, bundle: Path) -> dic
                     shutil.copyfile(graph.wrapper, folder / graph.wrapper.name)
         shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
         genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
-    return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+    return {"htp": Target(EXECUTOR, tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
 
 
 def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[CompiledPart]:

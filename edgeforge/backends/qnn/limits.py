@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgeforge_runtime.typed import read_json
 
+from edgeforge.backends.health import Card
 from edgeforge.backends.qnn import genie, wheel
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.estimate import Part
 from edgeforge.findings import Facts, Finding
+from edgeforge.targets import Chip
 
 _CONFIGS = ("config.json", "generation_config.json")
 _OVER_WEIGHTS = 1.25
@@ -25,6 +28,15 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from _graphs(facts)
     if facts.folder is not None and (facts.folder / _CONFIGS[0]).is_file():
         yield from _genie(facts, facts.folder)
+
+
+def card(chip: Chip) -> Card:
+    """The chip as Qualcomm's compiler sees it; facts: its numbers, and Hexagon's fields."""
+    hexagon, bits = chip.hexagon, "/".join(map(str, chip.hexagon.weight_bits))
+    line = (f"SoC {chip.soc_model}, Hexagon v{chip.dsp_arch}, {chip.vtcm_mb} MiB VTCM; weights of {bits} bits, "
+            f"{'with' if hexagon.block_weights else 'no'} blocks, "
+            f"{'shared' if hexagon.sharing else 'not shared'} by prefill and decode")
+    return Card(line, {"soc_model": chip.soc_model, "vtcm_mb": chip.vtcm_mb, **dataclasses.asdict(hexagon)})
 
 
 def _toolchain() -> Iterator[Finding]:

@@ -230,6 +230,12 @@ def test_a_compiler_that_was_stopped_for_its_sibling_leaves_no_failure(
     assert not good.out.with_name("good.partial").exists()
 
 
+def test_the_wheel_is_named_with_its_version_in_one_place() -> None:
+    home = Path(wheel.__file__).parents[2]
+    pinned = [p.name for p in home.rglob("*.py") if f"{wheel.DISTRIBUTION}==" in p.read_text(encoding="utf-8")]
+    assert pinned == [], "wheel.TESTED says which"
+
+
 def test_codes_are_found_however_they_are_written() -> None:
     for code in ("1002", "0x3ea", "0x3EA"):
         assert [f.name for f in faults.by_code(FAULTS, code)] == ["no room in a process domain"]
