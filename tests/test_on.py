@@ -35,7 +35,8 @@ def renamed(built: Built, tmp_path: Path) -> Path:
     return bundle
 
 
-def test_a_target_of_any_name_runs(built: Built, renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_of_any_name_runs(built: Built, renamed: Path, tmp_path: Path,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     assert command("run", renamed, "hi", "--on", "other", "--max-tokens", 2) == 0
     make.make(built.bundle, tmp_path / "set")
     assert command("vectors", "check", tmp_path / "set", renamed, "--on", "other") == 0

@@ -13,9 +13,9 @@ import pytest
 from edgeforge import cache, doctor
 from edgeforge.build import STAMP
 from edgeforge.calibrate import samples
-from edgeforge.checkpoint.hashes import default_cache, file_hashes
 from edgeforge.cli import _guarded, app
 from edgeforge.errors import EdgeForgeError, RecipeError
+from edgeforge.hashes import default_cache, file_hashes
 
 DEEP = '{"a": ' * 100_000
 
