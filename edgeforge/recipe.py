@@ -83,6 +83,22 @@ class Calibrate(_Section):
     """How long each piece is."""
 
 
+class Budget(_Section):
+    """What 4-bit weights may grow to, or have to reach: where 8 bits mend the most for each bit, they are taken."""
+
+    bits_per_weight: float | None = Field(None, gt=4, le=8)
+    """Bits that a weight takes on average, its share of scales counted; the head's weight, which `head` decides, is
+    not."""
+    kl: float | None = Field(None, gt=0)
+    """KL divergence to reach, nats per token, with as few bits as a handful of trial fits finds."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Budget:
+        if (self.bits_per_weight is None) == (self.kl is None):
+            raise ValueError("takes either bits_per_weight or kl")
+        return self
+
+
 class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
@@ -96,6 +112,12 @@ class Quantize(_Section):
     scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
     head: Literal[4, 8, 16] = 8
     """Bits of the weight that makes the logits."""
+    budget: Budget | None = None
+    """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
+    `recipe.mixed.yaml`."""
+    exceptions: dict[str, Literal[4, 8, 16]] = {}
+    """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
+    that matches counts. A budget leaves them alone."""
     activations: Literal[16] = 16
     """Bits of what flows between operators."""
     kv: Literal[8] = 8
@@ -121,6 +143,13 @@ class Quantize(_Section):
         if self.block is not None and self.weights != 4:
             raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
                              "4, or leave block out")
+        return self
+
+    @model_validator(mode="after")
+    def _budget_of_four_bits(self) -> Quantize:
+        if self.budget is not None and self.weights != 4:
+            raise ValueError(f"budget chooses between 4 and 8 bits, and weights has {self.weights}: set weights to 4, "
+                             "or leave budget out")
         return self
 
 
@@ -233,6 +262,9 @@ class Recipe(_Section):
             if given:
                 raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
                                  "leave it out")
+            if self.quantize.budget is not None and self.quantize.budget.kl is not None:
+                raise ValueError("quantize.budget.kl: a plain graph has no tokens to measure KL on; set "
+                                 "bits_per_weight instead")
             if self.quantize.weights == 4 and self.gates.quantize_db is None:
                 raise ValueError("quantize.weights 4 costs a plain graph, a vision encoder above all, more than it saves; "
                                  "take 8, or say in gates.quantize_db what may be lost")
