@@ -103,8 +103,8 @@ class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
     quality: Literal["fast", "balanced", "best"] = "balanced"
-    """How much work the search for scales and codes may be (quantize/quality.py); the four keys `scales` to
-    `correction` replace what it says."""
+    """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
+    `importance` replace what it says."""
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight."""
     block: Literal[16, 32, 64] | None = None
@@ -132,6 +132,8 @@ class Quantize(_Section):
     """Times that steps and codes are improved in turn after rounding (quantize/weights/refine.py)."""
     correction: float | None = Field(None, ge=0, le=1)
     """Share of what earlier layers lost that a layer's weight makes up for (quantize/weights/target.py)."""
+    importance: bool | None = None
+    """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
@@ -186,7 +188,7 @@ class Gates(_Section):
     quantize_kl: float | None = None
     """KL divergence of the quantized model, at most; unset: 0.02, and 0.3 for 4-bit weights."""
     quantize_ppl: float | None = None
-    """Perplexity of the quantized model over that of the float one, at most; unset: 1.02, and 1.25 for 4-bit weights."""
+    """Perplexity of the quantized model over the float one's, at most; unset: 1.02, and 1.25 for 4-bit weights."""
     quantize_flips: float | None = None
     """Share of tokens whose most likely successor changes, at most; unset: 0.35 for 4-bit weights."""
     sha_db: float = 60
@@ -233,7 +235,8 @@ class OnnxModel(_Section):
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
     "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
-    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips", "sha_db", "split_db", "wide_db", "shared_bytes")}
+    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
+              "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
 
 
@@ -266,8 +269,8 @@ class Recipe(_Section):
                 raise ValueError("quantize.budget.kl: a plain graph has no tokens to measure KL on; set "
                                  "bits_per_weight instead")
             if self.quantize.weights == 4 and self.gates.quantize_db is None:
-                raise ValueError("quantize.weights 4 costs a plain graph, a vision encoder above all, more than it saves; "
-                                 "take 8, or say in gates.quantize_db what may be lost")
+                raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
+                                 "they save; take 8, or say in gates.quantize_db what may be lost")
         return self
 
     @property

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import tiny_checkpoint
 from builds import variant
 from tiny_build import Built
 
@@ -37,6 +39,21 @@ def test_blocks_reach_the_binary(block: int, built: Built) -> None:
     assert {c.name.split()[1].split("_")[0] for c in against} >= {"prompt", "token", "decode"}
     assert min(c.value for c in against) >= 40, against
     assert bundle.is_dir()
+
+
+def test_where_the_emulator_crashes_decoding_is_gated_part_by_part(built: Built, tmp_path: Path) -> None:
+    """SmolLM2's width (limits.CRASHING_INPUTS), one layer of it."""
+    model = tiny_checkpoint.make(tmp_path / "wide", hidden_size=576, num_attention_heads=9, num_key_value_heads=3,
+                                 intermediate_size=640, num_hidden_layers=1)
+    path = variant(built, "wide64", model=str(model), quantize={"weights": 4, "block": 64, "rounding": "nearest"},
+                   gates={"quantize_db": 0, "quantize_kl": 1, "quantize_ppl": 2})
+    events: list[Event] = []
+    pipeline.build(recipe.load(path), events.append)
+    (check,) = (c for c in _checks(events, "compile") if c.name.startswith("compile: decode step"))
+    assert check.name == "compile: decode step part by part, emulator against CPU"
+    assert "SIGSEGV" in check.note
+    assert check.value >= 40
+    assert check.threshold == 40
 
 
 def test_the_split_carries_every_block(built: Built) -> None:

@@ -52,7 +52,7 @@ def _show(found: Evaluation) -> None:
     for row in found.rows:
         cells = [_cell(row.figures[name], form) for name, (_, form) in _COLUMNS.items()]
         window, token = row.worst_at
-        held = "" if row.held else "\nnot held"
+        held = "\nnot held" if row.held is False else ""
         table.add_row(f"{escape(row.name)}[dim]\n{row.windows} windows{held}[/dim]", *cells,
                       f"{row.worst_token:.1f}\n[dim]{window}:{token}[/dim]")
     OUT.print(table, highlight=False)

@@ -42,10 +42,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Row:
-    """One domain. figures: see metrics.figures. worst_token: SQNR in dB, at (window, token), both from 0."""
+    """One domain. held: see texts.Row. figures: see metrics.figures. worst_token: dB, at (window, token), from 0."""
 
     name: str
-    held: bool
+    held: bool | None
     windows: int
     tokens: int
     figures: dict[str, Estimate]

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The windows of one domain, each int64 [tokens]; held: calibration holds text of the same kind."""
+    """The windows of one domain, each int64 [tokens]. held: calibration holds text of the same kind; None of a model
+    that was not calibrated, and of a user's file, whose kind nobody knows."""
 
     name: str
-    held: bool
+    held: bool | None
     windows: tuple[Window, ...]
 
 
@@ -39,13 +40,18 @@ def rows(tokenizer: PreTrainedTokenizerBase, length: int, count: int, own: Path 
         RecipeError: a file cannot be read, holds less than a window, or repeats calibration text.
     """
     check = _Check(tokenizer, calibration)
-    held = set(calibration.domains)
-    made = [Row(domain, own is None and domain in held, tuple(itertools.islice(check.fresh(found), count)))
-            for domain, found in _left(tokenizer, length, None)]
+
+    def held(domain: Domain, source: bool) -> bool | None:
+        return source and domain in calibration.domains if calibration.domains else None
+
+    def left(source: Path | None) -> Iterator[tuple[Domain, tuple[Window, ...]]]:
+        for domain, found in _left(tokenizer, length, source):
+            yield domain, tuple(itertools.islice(check.fresh(found), count))
+
+    made = [Row(domain, held(domain, own is None), found) for domain, found in left(None)]
     if own is not None:
-        made += [Row(f"{own.name} ({domain} left)", domain in held, tuple(itertools.islice(check.fresh(found), count)))
-                 for domain, found in _left(tokenizer, length, own)]
-    made += [Row(file.name, False, check.refuse(file, _whole(tokenizer, length, count, file))) for file in files]
+        made += [Row(f"{own.name} ({domain} left)", held(domain, True), found) for domain, found in left(own)]
+    made += [Row(file.name, None, check.refuse(file, _whole(tokenizer, length, count, file))) for file in files]
     return [row for row in made if row.windows]
 
 

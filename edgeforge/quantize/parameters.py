@@ -1,10 +1,11 @@
-"""Reading and rewriting a graph's parameters in float64: what every exact transform does."""
+"""Reading and rewriting a graph's parameters: in float64 for the exact transforms, as tensors for the searches."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+import torch
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
@@ -61,3 +62,14 @@ def scale_inputs(conv: ir.Node, factors: Matrix) -> None:
     """conv reads its input channels times factors: columns of its weight."""
     weight = parameter(conv, 1)
     put_matrix(weight, matrix(weight) * factors)
+
+
+def read(value: ir.Value) -> torch.Tensor:
+    """A copy of a parameter. The file behind it is let go of: a mapped page counts as memory until then."""
+    tensor = value.const_value
+    if tensor is None:
+        raise ValueError(f"{value.name} is not a constant")
+    copy = torch.from_numpy(np.array(tensor.numpy()))
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.release()
+    return copy

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgeforge.graph import edit
 from edgeforge.quantize import roles
+from edgeforge.quantize.parameters import read
 
 _TURNS = {"Transpose", "Reshape", "Squeeze", "Unsqueeze"}
 
@@ -56,11 +57,9 @@ class Product:
 
     def matrix(self) -> Tensor:
         """The weight as [inputs, outputs], float32."""
-        array = edit.constant(self.weight)
-        if array is None:
-            raise ValueError(f"{self.name} is not a constant")
-        flat = array.reshape(len(array), -1) if self.node.op_type == "Conv" else array
-        return torch.from_numpy(np.array(flat.T if self.outputs_axis == 0 else flat, np.float32, order="C"))
+        found = read(self.weight).float()
+        flat = found.reshape(len(found), -1) if self.node.op_type == "Conv" else found
+        return (flat.T if self.outputs_axis == 0 else flat).contiguous()
 
     def restored(self, matrix: Tensor) -> np.ndarray:
         """[inputs, outputs] in the weight's own layout."""
@@ -76,6 +75,11 @@ class Product:
         if all(k == 1 for k in kernel) and not _moved(self.node):
             return value.movedim(1, -1).reshape(-1, value.shape[1])
         return _taps(self.node, value, kernel)
+
+    def outputs_of(self, value: Tensor) -> Tensor:
+        """What was made, as [tokens, outputs]."""
+        last = value.movedim(1, -1) if self.node.op_type == "Conv" else value
+        return last.reshape(-1, last.shape[-1])
 
     def joined(self, value: Tensor) -> Tensor:
         """The stream's value as [tokens, outputs], as the output will be when it joins."""

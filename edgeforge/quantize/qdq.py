@@ -138,7 +138,7 @@ def _activation(graph: ir.Graph, node: ir.Node, value: ir.Value, encoding: Encod
 
 
 def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
-    """An int32 bias on its accumulator's grid: scale = input scale x weight scale (in LPBQ the channel's), zero point 0."""
+    """An int32 bias on its accumulator's grid: input scale x weight scale (LPBQ: the channel's), zero point 0."""
     x, weight, bias = node.inputs
     array = edit.constant(bias)
     if x is None or weight is None or bias is None or array is None:

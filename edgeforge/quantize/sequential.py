@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 import torch
+from edgeforge_runtime.manifest import LOGITS
 
 from edgeforge.encodings import Encoding
 from edgeforge.graph import edit
+from edgeforge.quantize import importance
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import Sample, Sums, Walk
 from edgeforge.quantize.weights import target
@@ -42,7 +44,11 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
     Args:
         grids: by weight name; a product without one keeps its weight.
     """
-    walk = Walk(model.graph, samples, both=method.correction > 0)
+    shares = None
+    if method.importance and any(str(v.name) == LOGITS for v in model.graph.outputs):
+        say("what each token counts")
+        shares = importance.shares(model.graph, samples)
+    walk = Walk(model.graph, samples, method.correction > 0, shares)
     done: list[Weight] = []
     for index, (stop, sums) in enumerate(walk.visit()):
         say(f"weights {index + 1} of {len(walk.stops)}")

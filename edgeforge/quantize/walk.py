@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from edgeforge import torch_ops
+from edgeforge.quantize.parameters import read
 from edgeforge.quantize.products import Product, products
 
 Sample = Mapping[str, Tensor]
@@ -39,7 +39,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Sums:
-    """Over all tokens of all samples, X being what a stop's products read behind quantized weights, [tokens, n].
+    """Over all tokens of all samples, X being what a stop's products read behind quantized weights, [tokens, n]; each
+    token counts once, or as its importance says.
 
     gram: X'X. drift: X'(Xf - X) with the float model's Xf. streams: X'(rf - r) [n, o] by weight, where the
     product joins a stream r. The last two are there when both streams run.
@@ -60,14 +61,14 @@ def stops(graph: ir.Graph) -> list[Stop]:
     found = []
     for group in groups.values():
         wanted = [group[0].source, *(p.stream for p in group if p.stream is not None)]
-        nodes = sorted(_missing(wanted, done), key=order.__getitem__)
+        nodes = sorted(missing(wanted, done), key=order.__getitem__)
         done.update(nodes)
         found.append((group, nodes, set(done), set(wanted)))
     return [Stop(tuple(group), tuple(nodes), frozenset(_alive(before) | wanted))
             for group, nodes, before, wanted in found]
 
 
-def _missing(wanted: Sequence[ir.Value], done: set[ir.Node]) -> set[ir.Node]:
+def missing(wanted: Sequence[ir.Value], done: set[ir.Node]) -> set[ir.Node]:
     """The nodes that make wanted, less those done."""
     found: set[ir.Node] = set()
     todo = list(wanted)
@@ -85,9 +86,15 @@ def _alive(done: set[ir.Node]) -> set[ir.Value]:
 
 
 class Walk:
-    """Two streams through one graph: behind quantized weights, and (when both) behind the float ones."""
+    """Two streams through one graph: behind quantized weights, and (when both) behind the float ones.
 
-    def __init__(self, graph: ir.Graph, samples: Sequence[Sample], both: bool) -> None:
+    Args:
+        shares: by weight name, for each sample: what each token counts, [tokens]; all alike without.
+    """
+
+    def __init__(self, graph: ir.Graph, samples: Sequence[Sample], both: bool,
+                 shares: Mapping[str, Sequence[Tensor]] | None = None) -> None:
+        self._shares = shares or {}
         self.stops = stops(graph)
         inputs = {str(v.name): v for v in graph.inputs}
         start = [{inputs[name]: tensor for name, tensor in sample.items()} for sample in samples]
@@ -108,17 +115,17 @@ class Walk:
 
     @torch.no_grad()
     def _advance(self, stop: Stop) -> None:
-        constants = _constants(stop.nodes)
+        own = constants(stop.nodes)
         for values in self._quantized:
-            self._run(stop, values, constants | {v: t for v, t in self._replaced.items() if v in constants})
+            self._run(stop, values, own | {v: t for v, t in self._replaced.items() if v in own})
         for values in self._float or []:
-            self._run(stop, values, constants)
-        for value in constants:
+            self._run(stop, values, own)
+        for value in own:
             self._replaced.pop(value, None)
 
-    def _run(self, stop: Stop, values: dict[ir.Value, Tensor], constants: Mapping[ir.Value, Tensor]) -> None:
+    def _run(self, stop: Stop, values: dict[ir.Value, Tensor], own: Mapping[ir.Value, Tensor]) -> None:
         for node in stop.nodes:
-            inputs = [None if v is None else constants[v] if v in constants else values[v] for v in node.inputs]
+            inputs = [None if v is None else own[v] if v in own else values[v] for v in node.inputs]
             values.update(zip(node.outputs, torch_ops.evaluate(node, inputs), strict=False))
         for value in [v for v in values if v not in stop.kept and v not in self._inputs]:
             del values[value]
@@ -130,29 +137,31 @@ class Walk:
         streams: dict[str, Tensor] = {}
         for index, values in enumerate(self._quantized):
             x = stop.products[0].rows(values[stop.source])
-            gram = _add(gram, x.T @ x)
+            turned = self._weighted(stop, index, x).T
+            gram = _add(gram, turned @ x)
             if self._float is None:
                 continue
             other = self._float[index]
-            drift = _add(drift, x.T @ (stop.products[0].rows(other[stop.source]) - x))
+            drift = _add(drift, turned @ (stop.products[0].rows(other[stop.source]) - x))
             for product in stop.products:
                 if product.stream is not None:
                     gone = product.joined(other[product.stream]) - product.joined(values[product.stream])
-                    streams[product.name] = _add(streams.get(product.name), x.T @ gone)
+                    streams[product.name] = _add(streams.get(product.name), turned @ gone)
         if gram is None:
             raise ValueError("a walk needs at least one sample")
         return Sums(gram, drift, streams)
+
+    def _weighted(self, stop: Stop, sample: int, x: Tensor) -> Tensor:
+        """x with each row times what its token counts, on average over the stop's products."""
+        shares = [self._shares[p.name][sample] for p in stop.products if p.name in self._shares]
+        return x * torch.stack(shares).mean(0)[:, None] if shares else x
 
 
 def _add(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total.add_(more)
 
 
-def _constants(nodes: Sequence[ir.Node]) -> dict[ir.Value, Tensor]:
+def constants(nodes: Sequence[ir.Node]) -> dict[ir.Value, Tensor]:
     """The parameters that nodes read."""
-    found: dict[ir.Value, Tensor] = {}
-    for node in nodes:
-        for value in node.inputs:
-            if value is not None and value.is_initializer() and value not in found and value.const_value is not None:
-                found[value] = torch.from_numpy(np.array(value.const_value.numpy()))
-    return found
+    return {value: read(value) for node in nodes for value in node.inputs
+            if value is not None and value.is_initializer() and value.const_value is not None}

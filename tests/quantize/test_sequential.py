@@ -25,8 +25,8 @@ Array = npt.NDArray[np.float32]
 RNG = np.random.default_rng(0)
 PRODUCTS = {
     "conv 1x1": ("y = Conv(x, w)", "float[1,6,1,5] x", "float[1,4,1,5] y", (4, 6, 1, 1)),
-    "conv 3x3": ("y = Conv<pads=[1,0,1,2], strides=[2,1], dilations=[1,2]>(x, w)", "float[2,3,9,9] x", "float[2,4,5,7] y",
-                 (4, 3, 3, 3)),
+    "conv 3x3": ("y = Conv<pads=[1,0,1,2], strides=[2,1], dilations=[1,2]>(x, w)", "float[2,3,9,9] x",
+                 "float[2,4,5,7] y", (4, 3, 3, 3)),
     "conv 1x1, every second": ("y = Conv<strides=[2,2]>(x, w)", "float[1,3,5,5] x", "float[1,4,3,3] y", (4, 3, 1, 1)),
     "conv over time": ("y = Conv<pads=[1,1]>(x, w)", "float[1,3,9] x", "float[1,4,9] y", (4, 3, 3)),
     "matmul": ("y = MatMul(x, w)", "float[2,5,6] x", "float[2,5,4] y", (6, 4)),

@@ -19,13 +19,15 @@ _OUTPUTS = 8192
 @dataclass(frozen=True)
 class Method:
     """scales: where steps come from. rounding: how codes are found on them. refine: times that steps and codes
-    are improved in turn afterwards. correction: share of `target.corrected`.
+    are improved in turn afterwards. correction: share of `target.corrected`. importance: tokens count by what they
+    mean to the output (importance.py).
     """
 
     scales: Literal["minmax", "search"] = "search"
     rounding: Literal["nearest", "gptq"] = "gptq"
     refine: int = 1
     correction: float = 0.25
+    importance: bool = False
 
 
 @dataclass(frozen=True)
