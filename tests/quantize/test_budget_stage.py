@@ -67,11 +67,13 @@ def test_bits_per_weight(built: Built, tmp_path: Path) -> None:
 def test_a_kl_between_that_of_4_bits_and_of_8(built: Built, tmp_path: Path) -> None:
     low = made(built, wanted(built, "low"), tmp_path / "low")["quantize: KL"].value
     high = made(built, wanted(built, "high", exceptions={"*": 8}), tmp_path / "high")["quantize: KL"].value
-    assert high < 0.5 * low
-    target = (low * high)**0.5
+    target = low / 3
+    assert high < target
     checks = made(built, wanted(built, "kl", budget={"kl": target}), tmp_path / "kl")
     assert checks["quantize: KL"].value == checks["quantize: KL under the budget"].value <= target
     raw = json.loads((tmp_path / "kl" / precision.FILE).read_text())
+    assert raw["fits"][0] == {"raised": 0, "kl": low}
+    assert sum(row["loss_4"] for row in raw["weights"]) == pytest.approx(low - high, rel=0.5)
     assert 0 < raw["raised"] < len(raw["weights"])
     assert 2 <= len(raw["fits"]) <= 4
     left = {p.name for p in (tmp_path / "kl").iterdir()} - {p.name for p in (tmp_path / "low").iterdir()}
@@ -88,8 +90,7 @@ def test_a_kl_out_of_reach_is_told(built: Built, tmp_path: Path) -> None:
 
 def test_check_refuses_what_no_choice_can_meet(built: Built, tmp_path: Path) -> None:
     wished = wanted(built, "small", budget={"bits_per_weight": 4.1})
-    found = source.open_source(wished.model)
-    report = check._report(wished, found)
+    report = check.examine(wished)
     [said] = [f for f in report.findings if "bits a weight" in f.what]
     assert (said.severity, report.exit_code) == ("recipe", 2)
     assert "4.1 bits a weight, and 4 bits, their scales and the exceptions already take 4." in said.what
@@ -97,7 +98,7 @@ def test_check_refuses_what_no_choice_can_meet(built: Built, tmp_path: Path) -> 
     with pytest.raises(RecipeError, match=r"bits_per_weight: 4.1 bits a weight, and 4 bits"):
         made(built, wished, tmp_path / "a")
     mended = wanted(built, "enough", budget={"bits_per_weight": enough})
-    assert not [f for f in check._report(mended, found).findings if "bits a weight" in f.what]
+    assert not [f for f in check.examine(mended).findings if "bits a weight" in f.what]
     path = variant(built, "near", quantize=W4 | {"exceptions": {O_PROJ.replace("proj", "prj"): 8}})
     told = cli("check", path)
     assert f"the nearest is {O_PROJ}" in " ".join((told.stdout + told.stderr).split())
