@@ -46,12 +46,12 @@ def stored_bits(inputs: int, outputs: int, bits: int, block: int | None) -> int:
 
 def rank(choices: Iterable[Choice]) -> list[Choice]:
     """Those that gain by 8 bits, the most a bit first; equals by name."""
-    return sorted((c for c in choices if c.gain > 0), key=lambda c: (-c.gain / max(c.added, 1), c.name))
+    return sorted((c for c in choices if c.gain > 0), key=lambda c: (-c.gain / c.added, c.name))
 
 
 def affordable(ranking: Sequence[Choice], room: int) -> int:
     """How many from the head of ranking add no more than room bits."""
-    return sum(total <= room for total in accumulate(max(c.added, 0) for c in ranking))
+    return sum(total <= room for total in accumulate(c.added for c in ranking))
 
 
 def left(choices: Iterable[Choice], ranking: Sequence[Choice]) -> list[float]:

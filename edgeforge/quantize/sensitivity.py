@@ -1,12 +1,12 @@
 """What each weight costs at 4 bits and at 8, from one walk of the float stream.
 
-In a decoder the cost is in nats: the KL divergence that the weight's error alone makes, to second order. With e the
-error, X what is read, g the gradient of a sampled token's log-likelihood at the product's output, KL is
-E[(g . X e)^2] / 2; taken as if g and X e were independent and had no preferred direction, it is
-E|g|^2 * e'He / (2 tokens * outputs): one backward pass a sample (importance.py) and the Gram matrix say it all. On tiny
-random decoders these figures lie within a third of the KL measured with that one weight quantized, and order the
-weights nearly as it does (rank correlation 0.97, 0.98 and 0.87 for Llama, Qwen3 and Gemma2), where the share of the
-outputs' power that is lost does not (0.21, 0.32, 0.19). A graph without tokens has only that share: e'He / w'Hw.
+In a decoder the cost is in nats: the KL divergence, of each row of logits, that the weight's error alone makes, to
+second order. With e the error, X what is read, g the gradient of a sampled token's log-likelihood at the product's
+output, KL is E[(g . X e)^2] / 2; taken as if g and X e were independent and had no preferred direction, it is
+E|g|^2 * e'He / (2 outputs * rows of logits): one backward pass a sample (importance.py) and the Gram matrix say it
+all. On tiny random decoders nearly all these figures lie within a third of the KL measured with that one weight
+quantized, and order the weights as it does: rank correlation 0.97, 0.98 and 0.87 for Llama, Qwen3 and Gemma2. The share
+of the outputs' power that is lost, e'He / w'Hw, does not (0.21, 0.32, 0.19), but a graph without logits has only that.
 
 Errors come from the cheap search (scales by search, codes to nearest): better methods lower all of them alike. No Gram
 matrix outlives its stop, and nothing is replaced: one weight's figure knows nothing of another's bits.
@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 import torch
-from edgeforge_runtime.manifest import LOGITS
 from torch import Tensor
 
-from edgeforge.quantize import importance
+from edgeforge.quantize import importance, weight_grids
 from edgeforge.quantize.budget import HIGH, Choice, stored_bits
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import Sample, Walk
@@ -35,10 +34,12 @@ _CHEAP = Method("search", "nearest", refine=0, correction=0.0)
 def choices(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid],
             say: Callable[[str], None]) -> list[Choice]:
     """One for each product that has a grid, in graph order; grids: of 4 bits, by weight name."""
-    energies: Mapping[str, list[Tensor]] | None = None
-    if any(str(v.name) == LOGITS for v in model.graph.outputs):
+    energies: Mapping[str, list[Tensor]] = {}
+    top = weight_grids.head(model.graph)
+    if top is not None:
         say("what each product means to the answer")
         energies = importance.energies(model.graph, samples)
+    rows = sum(map(len, energies.get(top or "", [])))
     walk = Walk(model.graph, samples, both=False)
     found = []
     for index, (stop, sums) in enumerate(walk.visit()):
@@ -48,7 +49,7 @@ def choices(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid
             gram = Gram(sums.gram)
             for product in wanted:
                 weight = product.matrix()
-                unit = _share(weight, sums.gram) if energies is None else _nats(weight, energies.get(product.name, []))
+                unit = _nats(weight, energies.get(product.name, []), rows) if rows else _share(weight, sums.gram)
                 found.append(_choice(product, weight, gram, sums.gram, grids[product.name], unit))
     return found
 
@@ -58,10 +59,9 @@ def _share(weight: Tensor, plain: Tensor) -> float:
     return 1 / power if power > 0 else 0.0
 
 
-def _nats(weight: Tensor, energies: list[Tensor]) -> float:
-    """KL a token, for each unit of error energy summed over all tokens."""
-    tokens = sum(map(len, energies))
-    return float(sum(e.sum() for e in energies)) / (2 * tokens**2 * weight.shape[1]) if tokens else 0.0
+def _nats(weight: Tensor, energies: list[Tensor], rows: int) -> float:
+    """KL a row of logits, for each unit of error energy summed over all that is read."""
+    return float(torch.cat(energies).mean()) / (2 * weight.shape[1] * rows) if energies else 0.0
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ def run(build: Build, model: ir.Model, samples: Sequence[Sample], make: Make, ou
     choices = sensitivity.choices(model, samples, grids, build.say)
     ranking = budget.rank(choices)
     fixed, count = _excepted(model.graph, build)
-    count += sum(c.count for c in choices)
+    count = max(count + sum(c.count for c in choices), 1)
     bits = fixed + sum(c.stored[0] for c in choices)
     tried: dict[int, float] = {}
     if options.budget.kl is None:

@@ -107,7 +107,7 @@ def test_check_refuses_what_no_choice_can_meet(built: Built, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_bundle_and_its_explicit_recipe(built: Built) -> None:
     path = variant(built, "mixed", quantize=W4 | {"budget": {"bits_per_weight": 6}}, gates={
-        "quantize_kl": 3, "quantize_ppl": 3, "quantize_flips": 1, "quantize_centred_db": 0})
+        "quantize_db": 5, "quantize_kl": 3, "quantize_ppl": 3, "quantize_flips": 1, "quantize_centred_db": 0})
     bundle = pipeline.build(recipe.load(path), lambda event: None)
     spent = recipe.load(bundle / precision.RECIPE)
     other = spent.model_copy(update={"out": bundle.parent / "explicit"})
@@ -116,3 +116,5 @@ def test_the_bundle_and_its_explicit_recipe(built: Built) -> None:
     assert not (again / precision.FILE).exists()
     assert dataclasses.replace(built, bundle=bundle).artifact("quantize") != dataclasses.replace(
         built, bundle=again).artifact("quantize")
+
+
