@@ -26,6 +26,8 @@ class Backend(Protocol):
     """what this machine cannot show about the compiled files; the report says it"""
     graph_not_seen: tuple[str, ...]
     """likewise, for a plain graph"""
+    decisive: tuple[str, ...]
+    """distributions whose versions decide what comes out of its compiler"""
     suffixes: tuple[str, ...]
     """of the compiled files that `describe` can read"""
     alike: tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ class _Hunt:
         if self._trial.feeds is not None:
             try:
                 given = load_arrays(self._trial.feeds)
-            except (OSError, ValueError, BadZipFile) as error:
+            except (OSError, ValueError, EOFError, NotImplementedError, MemoryError, BadZipFile, zlib.error) as error:
                 raise EdgeForgeError(f"{self._trial.feeds} does not hold arrays (.npz): {error}") from error
         return values.feeds_for(self._model.graph, given)
 

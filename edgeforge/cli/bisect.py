@@ -48,7 +48,8 @@ def _trials(target: Path, chip: str | None, feeds: Path | None) -> list[Trial]:
         for name in backends.names():
             if (found := backends.backend(name).trials(target)) is not None:
                 return list(found)
-        raise EdgeForgeError(f"{target} holds no compile job", "give <cache>/failed/<part>_<kind>, or an ONNX file")
+        raise EdgeForgeError(f"{target} holds no compile job",
+                             "give <cache>/failed/<key>/<part>_<kind>, or an ONNX file")
     if not target.is_file():
         raise EdgeForgeError(f"{target} does not exist", "give a failed compile job's folder, or an ONNX file")
     if chip is None:

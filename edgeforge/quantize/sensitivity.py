@@ -42,15 +42,16 @@ def choices(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid
     rows = sum(map(len, energies.get(top or "", [])))
     walk = Walk(model.graph, samples, both=False)
     found = []
-    for index, (stop, sums) in enumerate(walk.visit()):
+    for index, stop in enumerate(walk.visit()):
         wanted = [p for p in stop.products if p.name in grids]
         if wanted:
             say(f"sensitivity {index + 1} of {len(walk.stops)}")
-            gram = Gram(sums.gram)
+            plain = walk.sums(stop).gram
+            gram = Gram(plain)
             for product in wanted:
                 weight = product.matrix()
-                unit = _nats(weight, energies.get(product.name, []), rows) if rows else _share(weight, sums.gram)
-                found.append(_choice(product, weight, gram, sums.gram, grids[product.name], unit))
+                unit = _nats(weight, energies.get(product.name, []), rows) if rows else _share(weight, plain)
+                found.append(_choice(product, weight, gram, plain, grids[product.name], unit))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeforge.backends.qnn import limits
+from edgeforge.backends.qnn import limits, wheel
 from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.findings import Facts, Finding
 
@@ -36,6 +36,7 @@ class QnnBackend:
         "The binary in the bundle is the one that ran on Qualcomm's x86 emulator, whose times say nothing about device "
         "times.",
     )
+    decisive = (wheel.DISTRIBUTION,)
     suffixes = (".bin",)
     alike = ("soc", "arch", "qairt")
     faults = FAULTS

@@ -99,9 +99,9 @@ def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[Comp
 
 def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[CompiledPart]:
     limits = build.recipe.compile
-    memory = process.allowance(limits.memory_mb, at_once)
+    memory, group = process.allowance(limits.memory_mb, at_once), process.Group()
     with ThreadPoolExecutor(at_once) as pool:
-        running = [pool.submit(compile_part, job, limits.timeout_s, memory) for job in work]
+        running = [pool.submit(compile_part, job, limits.timeout_s, memory, group) for job in work]
         try:
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for finished in done:
@@ -110,7 +110,7 @@ def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[Compil
         except BaseException:
             for waiting in running:
                 waiting.cancel()
-            process.stop_all()  # the other compiler would go on for minutes
+            group.stop()  # the other compiler would go on for minutes
             raise
 
 
