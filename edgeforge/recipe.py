@@ -127,6 +127,9 @@ class Quantize(_Section):
     """Bits of what flows between operators."""
     kv: Literal[8] = 8
     """Bits of the KV cache."""
+    ranges: Literal["minmax", "percentile", "mse"] = "minmax"
+    """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
+    where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""
     embedding: Literal[8, 16] = 16
     """Bits of the embedding table."""
     scales: Literal["search", "minmax"] | None = None
@@ -248,7 +251,7 @@ class OnnxModel(_Section):
 
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
-    "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
+    "quantize": ("kv", "ranges", "embedding", "transforms"), "split": ("part_bytes",),
     "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
               "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""

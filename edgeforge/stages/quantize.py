@@ -16,13 +16,13 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
-from edgeforge.calibrate import whole
+from edgeforge.calibrate import histogram, whole
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, qdq, quality, sequential, weight_grids
+from edgeforge.quantize import assign, clip, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
@@ -43,13 +43,15 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
     with np.load(source / artifact.ROPE) as tables:
         decoder = artifact.load_decoder(source)
+        histograms = histogram.load(sources["calibrate"])
         samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
         options = build.recipe.quantize
         bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-        checks = fit(build, model.clone(), samples, ranges, bits, folder)
+        clipped = clip.clipped(model.graph, histograms, options)
+        checks = fit(build, model.clone(), samples, ranges, bits, folder, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
         return checks + _gate(build, found), found.all.kl
@@ -58,8 +60,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model."""
+        bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
     whole = weight_grids.left_whole(model.graph, options)
@@ -69,7 +71,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
                                "without it all weights of this graph have the same bits", "leave exceptions out")
     weights = [] if unknown else sequential.quantize(
         model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
-    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights})
+    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
