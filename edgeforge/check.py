@@ -16,10 +16,11 @@ from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
-from edgeforge.estimate import Estimate, estimate, product_inputs
+from edgeforge.estimate import Estimate, below_head, estimate, product_inputs
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.memory import memory
-from edgeforge.recipe import Recipe
+from edgeforge.quantize import budget, exceptions
+from edgeforge.recipe import Quantize, Recipe
 from edgeforge.source import Source
 
 
@@ -104,6 +105,7 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
             findings += mismatch.check(found, decoder) if decoder is not None else ()
             findings += _sizes(recipe, found, sizes)
             findings += _blocks(recipe, found)
+            findings += _precision(recipe, found)
             facts = replace(facts, decoder=decoder, estimate=sizes)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
@@ -156,6 +158,29 @@ def _blocks(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
         yield Finding("warning", recipe.where("quantize.block"), f"{name} has {inputs} inputs, which blocks of {block} "
                       f"do not divide{others}: one scale an output channel there",
                       "take smaller blocks, or leave it so; the report lists them")
+
+
+def _precision(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
+    """Exceptions that match nothing, and a budget below what 4 bits and their scales take. Names are the checkpoint's:
+    adapt splits some fused weights, so a stranger is a warning here, and an error once the graph is there."""
+    for pattern, near in exceptions.unmatched(recipe.quantize.exceptions, product_inputs(found.tensors)).items():
+        yield Finding("warning", recipe.where("quantize.exceptions"), f"no product's weight is called {pattern}" + (
+            f"; the nearest is {near}" if near else ""), "correct it, unless it names a part of a fused weight")
+    wanted, least = recipe.quantize.budget, _least_bits(recipe.quantize, below_head(found.tensors))
+    if wanted is not None and wanted.bits_per_weight is not None and wanted.bits_per_weight < least:
+        yield Finding("recipe", recipe.where("quantize.budget.bits_per_weight"), f"{wanted.bits_per_weight:g} bits a "
+                      f"weight, and 4 bits, their scales and the exceptions already take {least:.3f} in this model",
+                      f"set it to {least + 0.01:.2f} or more, or leave the budget out")
+
+
+def _least_bits(options: Quantize, products: Mapping[str, tuple[int, int]]) -> float:
+    """Bits a weight before a budget gives any more."""
+    stored = 0
+    for name, (outputs, inputs) in products.items():
+        bits = exceptions.bits(name, options.exceptions) or options.weights
+        blocks = bits == 4 and options.block is not None and inputs % options.block == 0
+        stored += budget.stored_bits(inputs, outputs, bits, options.block if blocks else None)
+    return stored / max(sum(o * i for o, i in products.values()), 1)
 
 
 def _memory(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:

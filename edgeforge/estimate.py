@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from edgeforge.adapt.shape import Decoder
 from edgeforge.checkpoint import TensorInfo
 from edgeforge.graph import parts
+from edgeforge.quantize import exceptions
 from edgeforge.recipe import Quantize, Recipe
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
@@ -103,6 +104,12 @@ def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
             if len(info.shape) == 2 and (LAYER.search(name) or name in head)}
 
 
+def below_head(tensors: Mapping[str, TensorInfo]) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of each product of the layers, by the checkpoint's name of its weight."""
+    return {name: (info.shape[0], info.shape[-1]) for name, info in tensors.items()
+            if len(info.shape) == 2 and LAYER.search(name)}
+
+
 def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:
     """Keys and values of context tokens in all layers."""
     return 2 * decoder.layers * decoder.kv_heads * decoder.head_dim * context * bits // 8
@@ -132,7 +139,7 @@ def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
 def _bytes(name: str, info: TensorInfo, bits: Quantize) -> int:
     count = math.prod(info.shape)
     if len(info.shape) > 1:
-        return _codes(count, bits, bits.weights)
+        return _codes(count, bits, exceptions.bits(name, bits.exceptions) or bits.weights)
     return count * (_BIAS_BYTES if name.endswith("bias") else bits.activations // 8)
 
 

@@ -88,6 +88,22 @@ class Calibrate(_Section):
     """How long each piece is."""
 
 
+class Budget(_Section):
+    """What 4-bit weights may grow to, or have to reach: where 8 bits mend the most for each bit, they are taken."""
+
+    bits_per_weight: float | None = Field(None, gt=4, le=8)
+    """Bits that a weight takes on average, its share of scales counted; the head's weight, which `head` decides, is
+    not."""
+    kl: float | None = Field(None, gt=0)
+    """KL divergence to reach, nats per token, with as few bits as a handful of trial fits finds."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Budget:
+        if (self.bits_per_weight is None) == (self.kl is None):
+            raise ValueError("takes either bits_per_weight or kl")
+        return self
+
+
 class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
@@ -101,10 +117,19 @@ class Quantize(_Section):
     scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
     head: Literal[4, 8, 16] = 8
     """Bits of the weight that makes the logits."""
+    budget: Budget | None = None
+    """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
+    `recipe.mixed.yaml`."""
+    exceptions: dict[str, Literal[4, 8, 16]] = {}
+    """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
+    that matches counts. A budget leaves them alone."""
     activations: Literal[16] = 16
     """Bits of what flows between operators."""
     kv: Literal[8] = 8
     """Bits of the KV cache."""
+    ranges: Literal["minmax", "percentile", "mse"] = "minmax"
+    """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
+    where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""
     embedding: Literal[8, 16] = 16
     """Bits of the embedding table."""
     scales: Literal["search", "minmax"] | None = None
@@ -130,6 +155,13 @@ class Quantize(_Section):
         if self.block is not None and self.weights != 4:
             raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
                              "4, or leave block out")
+        return self
+
+    @model_validator(mode="after")
+    def _budget_of_four_bits(self) -> Quantize:
+        if self.budget is not None and self.weights != 4:
+            raise ValueError(f"budget chooses between 4 and 8 bits, and weights has {self.weights}: set weights to 4, "
+                             "or leave budget out")
         return self
 
     @field_validator("transforms")
@@ -219,7 +251,7 @@ class OnnxModel(_Section):
 
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
-    "quantize": ("kv", "embedding", "transforms"), "split": ("part_bytes",),
+    "quantize": ("kv", "ranges", "embedding", "transforms"), "split": ("part_bytes",),
     "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
               "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
@@ -241,6 +273,14 @@ class Recipe(_Section):
     gates: Gates = Gates()
 
     _document: Document = PrivateAttr(default_factory=Document)
+
+    @model_validator(mode="after")
+    def _kl_of_tokens(self) -> Recipe:
+        wanted = self.quantize.budget
+        if isinstance(self.model, OnnxModel) and wanted is not None and wanted.kl is not None:
+            raise ValueError("quantize.budget.kl: a plain graph has no tokens to measure KL on; set bits_per_weight "
+                             "instead")
+        return self
 
     @model_validator(mode="after")
     def _four_bits_of_a_graph(self) -> Recipe:

@@ -90,6 +90,20 @@ def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
     assert "set weights to 4, or leave block out" in message
 
 
+@pytest.mark.parametrize(("section", "said"), [
+    ("{weights: 4, budget: {}}", "quantize.budget: takes either bits_per_weight or kl"),
+    ("{weights: 4, budget: {bits_per_weight: 5, kl: 0.1}}", "quantize.budget: takes either bits_per_weight or kl"),
+    ("{weights: 4, budget: {bits_per_weight: 4}}", "quantize.budget.bits_per_weight: takes more than 4 (got 4)"),
+    ("{weights: 4, budget: {bits_per_weight: 8.5}}", "quantize.budget.bits_per_weight: takes at most 8 (got 8.5)"),
+    ("{weights: 4, budget: {kl: 0}}", "quantize.budget.kl: takes more than 0 (got 0)"),
+    ("{budget: {kl: 0.1}}", "quantize: budget chooses between 4 and 8 bits, and weights has 8: set weights to 4"),
+    ("{exceptions: {a.*: 5}}", "quantize.exceptions.a.*: takes one of 4, 8 or 16 (got 5)"),
+    ("{exceptions: [a]}", "quantize.exceptions: takes keys and values (got a list)"),
+])
+def test_budgets_and_exceptions_that_cannot_be(tmp_path: Path, section: str, said: str) -> None:
+    assert said in _complaint(tmp_path, MINIMAL + f"quantize: {section}")
+
+
 def test_no_block_is_one_scale_a_channel(tmp_path: Path) -> None:
     for text, block in (("{weights: 4}", None), ("{weights: 4, block: null}", None), ("{weights: 4, block: 16}", 16)):
         path = tmp_path / "recipe.yaml"

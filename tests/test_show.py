@@ -67,9 +67,10 @@ def _breaches(value: Any, rule: dict[str, Any], root: dict[str, Any], where: str
     for key in rule.get("required", []):
         wrong += [f"{where}.{key}: required"] if key not in value else []
     if rule.get("type") == "object":
-        assert rule["additionalProperties"] is False, where
+        others = rule["additionalProperties"]
+        assert others is False or "properties" not in rule, where
         for key, inner in value.items():
-            known = rule["properties"].get(key)
+            known = rule.get("properties", {}).get(key, others or None)
             wrong += [f"{where}.{key}: unknown"] if known is None else _breaches(inner, known, root, f"{where}.{key}")
     for item in value if rule.get("type") == "array" else []:
         wrong += _breaches(item, rule["items"], root, f"{where}[]")

@@ -18,6 +18,7 @@ import onnxruntime as ort
 from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph
 
+from edgeforge.calibrate.histogram import Histogram
 from edgeforge.graph import edit, store
 from edgeforge.quantize import roles
 
@@ -105,17 +106,17 @@ class TappedExecutor:
         del self._session
 
 
-def _ignore(name: str, array: npt.NDArray[np.float32]) -> None:
-    pass
-
-
 class ObservingExecutor(TappedExecutor):
-    """A graph whose calls widen ranges by what every activation holds."""
+    """A graph whose calls widen ranges by what every activation holds, and count what goes into the caches."""
 
     def __init__(self, model: ir.Model, ranges: Ranges, folder: Path, threads: int) -> None:
         self._names = instrument(model)
         self._ranges = ranges
-        super().__init__(model, (), _ignore, folder, threads)
+        self.histograms = {str(v.name): Histogram() for v in model.graph.outputs if str(v.name).startswith("past_")}
+        super().__init__(model, self.histograms, self._count, folder, threads)
+
+    def _count(self, name: str, array: npt.NDArray[np.float32]) -> None:
+        self.histograms[name].see(array)
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         made = super().run(graph, feeds)

@@ -39,23 +39,25 @@ class Grids:
 
 
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids,
-           fitted: Mapping[str, Encoding] | None = None) -> Table:
+           fitted: Mapping[str, Encoding] | None = None, clipped: Mapping[str, Range] | None = None) -> Table:
     """Builds the table; every real value gets an entry, except what is computed from constants alone.
 
     Args:
         ranges: smallest and largest value seen, for graph inputs and every non-move's output.
         fitted: grids of weights that a search has found; the others' hold their largest value.
+        clipped: ranges of caches (by their outputs) and embedding tables that replace what was seen, headroom and all.
 
     Raises:
         EdgeForgeError: a value was never observed.
     """
     table = Table(fitted)
     for group in roles.groups(graph):
-        _assign_group(table, group, ranges, grids)
+        _assign_group(table, group, ranges, grids, clipped or {})
     return table
 
 
-def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> None:
+def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids,
+                  clipped: Mapping[str, Range]) -> None:
     constants = [v for v in group if v.is_initializer()]
     axes = {v: roles.weight_axis(v) for v in constants}
     if any(axis is not None for axis in axes.values()):
@@ -69,20 +71,22 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
     if constants and all(roles.is_gain(v) for v in constants):
         encoding = encodings.per_tensor(*_union(group, ranges), grids.activations, symmetric=True)
     else:
-        encoding = _grid(group, ranges, grids)
+        encoding = _grid(group, ranges, grids, clipped)
     for value in group:
         table.set(str(value.name), encoding)
 
 
-def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids) -> Encoding:
+def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids, clipped: Mapping[str, Range]) -> Encoding:
+    ends = [clipped[str(v.name)] for v in group if str(v.name) in clipped]
+    end = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
     if any(v.is_initializer() for v in group):
         gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
         bits = grids.embedding if gathered else grids.activations
         seen = _union(group, ranges)
-        return encodings.per_tensor(*(wider(seen) if any(v.name in ranges for v in group) else seen), bits)
+        return encodings.per_tensor(*end or (wider(seen) if any(v.name in ranges for v in group) else seen), bits)
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs):
-        return encodings.per_tensor(*wider(_union(group, ranges)), grids.kv, symmetric=True)
+        return encodings.per_tensor(*end or wider(_union(group, ranges)), grids.kv, symmetric=True)
     if any(is_operand(v) for v in group):
         wide = wider(_union(group, ranges))
         return encodings.per_tensor(*wide, grids.operand, symmetric=True, signed=grids.operand == 16)

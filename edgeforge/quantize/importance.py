@@ -29,7 +29,12 @@ _SEED = 0
 
 
 def shares(graph: ir.Graph, samples: Sequence[Sample]) -> dict[str, list[Tensor]]:
-    """By weight name, for each sample: the size of the gradient at the product's output, [tokens]; mean 1 over all.
+    """By weight name, for each sample: the size of the gradient at the product's output, [tokens]; mean 1 over all."""
+    return {name: _normal([e.sqrt() for e in each]) for name, each in energies(graph, samples).items()}
+
+
+def energies(graph: ir.Graph, samples: Sequence[Sample]) -> dict[str, list[Tensor]]:
+    """By weight name, for each sample: the energy of the gradient at the product's output, [tokens].
 
     Args:
         graph: a decoder's float graph; its output "logits" is [1, tokens, vocab].
@@ -38,9 +43,9 @@ def shares(graph: ir.Graph, samples: Sequence[Sample]) -> dict[str, list[Tensor]
     generator = torch.Generator().manual_seed(_SEED)
     found: dict[str, list[Tensor]] = {}
     for sample in samples:
-        for name, share in _one(graph, stretches, sample, generator).items():
-            found.setdefault(name, []).append(share)
-    return {name: _normal(each) for name, each in found.items()}
+        for name, energy in _one(graph, stretches, sample, generator).items():
+            found.setdefault(name, []).append(energy)
+    return found
 
 
 def _normal(each: list[Tensor]) -> list[Tensor]:
@@ -116,6 +121,6 @@ def _back(stretch: _Stretch, inputs: Mapping[ir.Value, Tensor], before: Mapping[
         made = torch.autograd.grad([t for t, _ in ends], wanted, [g for _, g in ends], allow_unused=True)
     starts = [v for v, t in leaves.items() if t.requires_grad]
     slopes = {v: g for v, g in zip(starts, made, strict=False) if g is not None}
-    found = {p.name: p.outputs_of(g).square().sum(-1).sqrt()
+    found = {p.name: p.outputs_of(g).square().sum(-1)
              for p, g in zip(products, made[len(starts):], strict=True) if g is not None}
     return slopes, found

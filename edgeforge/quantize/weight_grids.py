@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from edgeforge_runtime.manifest import LOGITS
 
-from edgeforge.quantize import roles
+from edgeforge.errors import RecipeError
+from edgeforge.quantize import exceptions, roles
 from edgeforge.quantize.products import Product, products
 from edgeforge.quantize.weights.grid import Grid
 
@@ -16,14 +17,34 @@ if TYPE_CHECKING:
 
 
 def choose(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
-    """The grid of every product's weight, by its name."""
+    """The grid of every product's weight, by its name.
+
+    Raises:
+        RecipeError: an exception names no weight.
+    """
     top = head(graph)
+    _refuse_strangers([p.name for p in products(graph)], options)
     found = {}
     for product in products(graph):
-        bits = options.head if product.name == top else options.weights
+        said = exceptions.bits(product.name, options.exceptions)
+        bits = said or (options.head if product.name == top else options.weights)
         blocks = bits == 4 and options.block is not None and not unblocked(product, options.block)
         found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks)
     return found
+
+
+def _refuse_strangers(names: list[str], options: Quantize) -> None:
+    for pattern, near in exceptions.unmatched(options.exceptions, names).items():
+        nearest = f"; the nearest is {near}" if near else ""
+        raise RecipeError(f"quantize.exceptions: no product's weight is called {pattern}{nearest}",
+                          "write the name as `table.json` spells it; * stands for any characters")
+
+
+def candidates(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
+    """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of."""
+    top = head(graph)
+    return {name: grid for name, grid in choose(graph, options).items()
+            if name != top and exceptions.bits(name, options.exceptions) is None}
 
 
 def unblocked(product: Product, block: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact, lock
+from edgeforge import artifact, lock, precision
 from edgeforge.backends import backend
 from edgeforge.build import Build
 from edgeforge.gates import Check
@@ -32,10 +32,11 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
     shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
+    precision.bundle(build.recipe, source, out)
     report = collect(build, sources, vendor.not_seen, build.context)
     report.save(out / REPORT)
     (out / PAGE).write_text(html.render(report), encoding="utf-8")
-    lock.save(build, sources, out, (REPORT, PAGE))
+    lock.save(build, sources, out, (REPORT, PAGE, precision.RECIPE))
     return sizes(out, report)
 
 

@@ -7,23 +7,27 @@ import tempfile
 from pathlib import Path
 
 from edgeforge.build import Build
+from edgeforge.calibrate import histogram
 from edgeforge.calibrate.observe import ObservingExecutor, Ranges
 from edgeforge.gates import Check
 from edgeforge.graph import store
+from edgeforge.quantize import clip
 from edgeforge.stages import reading
 
 RANGES = "ranges.json"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes ranges.json {value: [smallest, largest]}."""
+    """Writes ranges.json {value: [smallest, largest]}, and histograms.npz of what goes into the caches."""
     source = sources["transform"]
     ranges, windows = Ranges(), reading.windows(sources["text"])
     with tempfile.TemporaryDirectory(dir=out) as scratch:
         executor = ObservingExecutor(store.load(source), ranges, Path(scratch), build.threads)
         reading.read(build, source, windows, executor)
     save_ranges(out, ranges)
-    return [Check("calibrate: values watched", len(ranges.seen), "values"),
+    histogram.save(out, executor.histograms)
+    return [clip.outliers(executor.histograms),
+            Check("calibrate: values watched", len(ranges.seen), "values"),
             Check("calibrate: tokens read", sum(map(len, windows)), "tokens", 1)]
 
 

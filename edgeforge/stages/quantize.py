@@ -16,14 +16,15 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
-from edgeforge.calibrate import whole
+from edgeforge.calibrate import histogram, whole
 from edgeforge.encodings import FILE, Table
+from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, qdq, quality, sequential, weight_grids
+from edgeforge.quantize import assign, clip, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
-from edgeforge.stages import adapt, reading
+from edgeforge.stages import adapt, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
 
 _JUDGE_BY_TASK = (25.0, 35.0)
@@ -35,34 +36,42 @@ FLOAT = "float"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs."""
+    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs; precision.json
+    when the recipe has a budget."""
     source = sources["transform"]
-    artifact.carry(source, out)
     model = store.load(source)
-    ranges = load_ranges(sources["calibrate"])
-    options = build.recipe.quantize
-    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-    decoder = artifact.load_decoder(source)
+    ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
     with np.load(source / artifact.ROPE) as tables:
+        decoder = artifact.load_decoder(source)
+        histograms = histogram.load(sources["calibrate"])
         samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
-    checks = fit(build, model, samples, _exact_inputs(build, ranges), bits, out)
-    table = Table.load(out / FILE)
-    names = [*decoder.input_names()[1:], *decoder.output_names()]
-    target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
-    dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
-    return checks + _gate(build, out, sources["adapt"] / adapt.REFERENCE)
+
+    def make(build: Build, folder: Path) -> tuple[list[Check], float]:
+        artifact.carry(source, folder)
+        options = build.recipe.quantize
+        bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
+        clipped = clip.clipped(model.graph, histograms, options)
+        checks = fit(build, model.clone(), samples, ranges, bits, folder, clipped)
+        _save_manifest(build, source, folder)
+        found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
+        return checks + _gate(build, found), found.all.kl
+
+    return mixed.run(build, model, samples, make, out)
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model."""
+        bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
     whole = weight_grids.left_whole(model.graph, options)
     unknown = torch_ops.unsupported(model.graph)
+    if unknown and options.exceptions:
+        raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
+                               "without it all weights of this graph have the same bits", "leave exceptions out")
     weights = [] if unknown else sequential.quantize(
         model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
-    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights})
+    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
@@ -102,11 +111,21 @@ def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[
     return ranges | {"attention_mask": (build.profile.masked, 0.0)}
 
 
-def _gate(build: Build, out: Path, reference: Path) -> list[Check]:
+def _save_manifest(build: Build, source: Path, out: Path) -> None:
+    decoder, table = artifact.load_decoder(source), Table.load(out / FILE)
+    names = [*decoder.input_names()[1:], *decoder.output_names()]
+    target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
+    dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
+
+
+def _measure(build: Build, out: Path, reference: Path) -> logits.Measured:
     build.say("measuring the quantized model")
-    limits = build.recipe.gates.quantized(build.recipe.quantize.weights)
     with Session.open(out, threads=build.threads, exact=True) as session:
-        found = logits.measure(session, reference)
+        return logits.measure(session, reference)
+
+
+def _gate(build: Build, found: logits.Measured) -> list[Check]:
+    limits = build.recipe.gates.quantized(build.recipe.quantize.weights)
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:

@@ -70,6 +70,10 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                       f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
                       f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
                       f"set quantize.weights to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    if odd := {p: b for p, b in recipe.quantize.exceptions.items() if b not in takes}:
+        yield Finding("recipe", recipe.where("quantize.exceptions"),
+                      f"{', '.join(f'{p}: {b}' for p, b in odd.items())}; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
+                      f"{' or '.join(map(str, takes))} bits", f"set them to {takes[0]}")
     if recipe.quantize.block is not None and not chip.hexagon.block_weights:
         yield Finding("recipe", recipe.where("quantize.block"),
                       f"weights in blocks of {recipe.quantize.block}; {chip.name} (Hexagon v{chip.dsp_arch}) has one "

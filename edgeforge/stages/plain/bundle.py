@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeforge_runtime.plain import PlainManifest
 
-from edgeforge import artifact, lock
+from edgeforge import artifact, lock, precision
 from edgeforge.backends import backend
 from edgeforge.build import Build
 from edgeforge.gates import Check
@@ -27,8 +27,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     compiled = vendor.bundle_graph(manifest.part("cpu"), sources["compile"], out)
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / VECTORS, out / VECTORS)
+    precision.bundle(build.recipe, source, out)
     report = collect(build, sources, vendor.graph_not_seen, None)
     report.save(out / REPORT)
     (out / PAGE).write_text(html.render(report), encoding="utf-8")
-    lock.save(build, sources, out, (REPORT, PAGE))
+    lock.save(build, sources, out, (REPORT, PAGE, precision.RECIPE))
     return sizes(out, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign
+from edgeforge.stages import mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
 from edgeforge.stages.quantize import fit
@@ -21,16 +23,19 @@ from edgeforge.stages.quantize import fit
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes table.json, float/ (see stages/quantize.py), and the QDQ model with integer inputs and outputs."""
     model = store.load(sources["optimize"])
-    ranges = load_ranges(sources["calibrate"])
+    ranges = _unseen_inputs(model.graph, load_ranges(sources["calibrate"]))
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
     samples = [{name: torch.from_numpy(np.array(array)) for name, array in feeds.items()}
                for feeds in build.onnx.samples.calibration]
-    checks = fit(build, model, samples, _unseen_inputs(model.graph, ranges), bits, out)
-    table = Table.load(out / FILE)
-    measure.save_manifest(build, store.load(out).graph, out, table)
-    return checks + measure.gate(build, out, sources["optimize"], "quantize",
-                                  build.recipe.gates.quantized(options.weights).db)
+
+    def make(build: Build, folder: Path) -> tuple[list[Check], float]:
+        checks = fit(build, model.clone(), samples, ranges, bits, folder)
+        measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
+        limit = build.recipe.gates.quantized(options.weights).db
+        return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
+
+    return mixed.run(build, model, samples, make, out)
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
