@@ -3,6 +3,11 @@
 16-bit grids hold everything and 20 % more; with 256 codes a rare large value makes every step coarser. `mse` ends the
 grid where rounding inside and clipping outside lose the least together (step^2 / 12 for each value inside, the squared
 distance to the end for each outside); `percentile` lets one value in 10,000 go past each end.
+
+SmolLM2-135M's caches (3 pieces of 512 tokens seen, measured on 3 others), SQNR on average and of the worst layer:
+    keys    minmax 39.3 and 36.7 dB, percentile 42.1 and 39.9, mse 42.2 and 40.7
+    values  minmax 36.2 and 33.7 dB, percentile 38.6 and 35.4, mse 38.9 and 36.2
+1.6 dB of that is the headroom. A tiny random model's logits do not notice: KL 0.0080 whichever it is, at 4-bit weights.
 """
 
 from __future__ import annotations
