@@ -20,7 +20,7 @@ BEFORE_QUANTIZE = ["adapt", "optimize", "text", "transform", "calibrate"]
 
 
 def test_a_failed_gate_stops_the_build_with_code_3_and_keeps_what_came_before(built: Built) -> None:
-    path = variant(built, "gate", gates={"quantize_db": 500})
+    path = variant(built, "gate", gates={"quantize_db": 150})
     events: list[Event] = []
     with pytest.raises(GateError, match=r"gate after quantize failed:\n  quantize: logits"):
         pipeline.build(recipe.load(path), events.append)
