@@ -16,7 +16,8 @@ class Profile:
     linear: how a Linear is written. transposed_keys: key cache [kv, 1, head_dim, T] instead of
     [1, kv, T, head_dim]. split_heads: one small attention a head (MHA -> SHA). lower_rope: rotary as
     arithmetic, not as one op. masked: what the mask adds to a forbidden score; bounded, because it has to
-    live on the scores' integer grid.
+    live on the scores' integer grid. least_multiplier: smallest input scale x weight scale / output scale of a
+    product that the hardware can multiply by.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Profile:
     split_heads: bool
     lower_rope: bool
     masked: float
+    least_multiplier: float = 0.0
 
     @property
     def key_axis(self) -> int:
@@ -37,7 +39,9 @@ class Profile:
         return 2
 
 
-HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-50.0)
+HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-50.0,
+              least_multiplier=2.0**-23)
+"""its multipliers end at 2^-24: below, a channel of 6e-8 of the output's range saturates (tried, on the emulator)"""
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 PROFILES = {p.name: p for p in (HTP, PLAIN)}
 

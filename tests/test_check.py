@@ -165,8 +165,9 @@ def test_a_width_on_which_the_emulator_crashes_is_told(tmp_path: Path) -> None:
 
 def test_a_scale_for_each_block_counts(tmp_path: Path) -> None:
     """An eighth of a bit at 64."""
-    sizes = [_estimate(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-3"}, quantize={"weights": 4} | more),
-                       QWEN3_4B) for more in ({}, {"block": 64})]
+    four = {"weights": 4, "head": 4}
+    sizes = [_estimate(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-3"}, quantize=four | more), QWEN3_4B)
+             for more in ({}, {"block": 64})]
     assert sizes[1].parts[-1].weights / sizes[0].parts[-1].weights == pytest.approx(4.125 / 4)
     assert sizes[1].layer / sizes[0].layer == pytest.approx(4.125 / 4, rel=1e-3)
 

@@ -93,7 +93,7 @@ def test_a_build_that_cannot_give_what_is_locked_does_not_start(built: Built, bu
     path = variant(built, "other", quantize={"rounding": "nearest"}, gates={"quantize_db": 10})
     done = cli("build", path, "--lock", bundle)
     assert done.returncode == 1
-    assert "recipe.quantize.rounding: null locked, nearest here" in done.stderr
+    assert "recipe.quantize.rounding: None locked, nearest here" in done.stderr
     assert not (built.cache.parent / "other").exists()
 
 

@@ -115,7 +115,7 @@ def test_a_damaged_bundle_is_made_again(copy: Built) -> None:
 def test_a_users_own_file_in_a_bundle_is_not_thrown_away(copy: Built) -> None:
     (copy.bundle / "notes.txt").write_text("measured on my phone")
     done = cli("build", copy.recipe)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "notes.txt" in done.stderr
     assert (copy.bundle / "notes.txt").is_file()
 

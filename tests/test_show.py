@@ -17,7 +17,8 @@ from edgeforge import document, recipe, show, targets
 
 SHIPPED = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
 KINDS: dict[str, type | tuple[type, ...]] = {
-    "string": str, "integer": int, "number": (int, float), "object": dict, "array": list, "null": type(None)}
+    "string": str, "integer": int, "number": (int, float), "object": dict, "array": list, "null": type(None),
+    "boolean": bool}
 
 
 def _cli(*words: object) -> subprocess.CompletedProcess[str]:
@@ -59,7 +60,8 @@ def _breaches(value: Any, rule: dict[str, Any], root: dict[str, Any], where: str
         found = [_breaches(value, option, root, where) for option in options]
         return [] if [] in found else found[0]
     wrong = []
-    if "type" in rule and (not isinstance(value, KINDS[rule["type"]]) or isinstance(value, bool)):
+    if "type" in rule and (not isinstance(value, KINDS[rule["type"]])
+                           or isinstance(value, bool) != (rule["type"] == "boolean")):
         return [f"{where}: {rule['type']}"]
     tests = {"enum": lambda v, e: v in e, "const": lambda v, e: v == e, "minimum": lambda v, e: v >= e,
              "maximum": lambda v, e: v <= e, "exclusiveMinimum": lambda v, e: v > e}

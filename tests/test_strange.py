@@ -38,7 +38,7 @@ def test_json_without_an_end(tmp_path: Path, name: str, capsys: pytest.CaptureFi
 
 def test_a_stamp_without_an_end_is_no_finished_stage(tmp_path: Path) -> None:
     (tmp_path / STAMP).write_text(DEEP)
-    assert not cache.done(tmp_path, "key")
+    assert not cache.done(tmp_path, "key", tmp_path)
     with pytest.raises(EdgeForgeError, match="cannot be read"):
         cache.guard(tmp_path)
 

@@ -26,7 +26,7 @@ from edgeforge.quantize.weights.fit import Fitted
 
 STEPS = 48
 """of one sample each"""
-RATE, GAIN_RATE = 2e-3, 1e-3
+RATE, GAIN_RATE = 1e-3, 5e-4
 _NORMS = ("RMSNormalization", "LayerNormalization")
 
 
@@ -41,14 +41,19 @@ class Block:
 
 
 def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequence[Tensor],
-         shares: Sequence[Tensor | None]) -> tuple[list[Fitted], dict[ir.Value, Tensor]]:
+         shares: Sequence[Tensor | None], correction: float) -> tuple[list[Fitted], dict[ir.Value, Tensor]]:
     """New steps of the block's products, and new gains by parameter; what was there when tuning does not pay.
 
     Args:
         starts: for each sample the graph's inputs and the start's value behind quantized layers.
         ends: the end's value in the float model. shares: what each token counts, [tokens], or None.
+        correction: how much of what earlier blocks lost is made up for, as in target.py; the rest of the target is
+            what the float block makes of the quantized start.
     """
     fixed = constants(block.nodes)
+    with torch.no_grad():
+        alone = [_run(block, {**start, **fixed}) for start in starts]
+        wanted = [mine + correction * (end - mine) for mine, end in zip(alone, ends, strict=True)]
     steps = {p: torch.zeros_like(f.steps.channel, requires_grad=True) for p, f in block.fitted}
     gains = {v: torch.zeros_like(fixed[v], requires_grad=True) for v in _gains(block.nodes)}
     optimizer = torch.optim.Adam([{"params": list(steps.values()), "lr": RATE},
@@ -58,7 +63,7 @@ def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequen
     def losses(index: int) -> Tensor:
         weights = {p.weight: p.restored(f.reals * steps[p].exp()) for p, f in block.fitted}
         weights |= {v: fixed[v] * g.exp() for v, g in gains.items()}
-        return _error(_run(block, {**starts[index], **fixed, **weights}), ends[index], shares[index])
+        return _error(_run(block, {**starts[index], **fixed, **weights}), wanted[index], shares[index])
 
     with torch.no_grad():
         before = torch.stack([losses(i) for i in range(len(starts))])

@@ -97,7 +97,7 @@ class _Fits:
     def _tune(self, stop: Stop, start: ir.Value, end: ir.Value) -> None:
         block = Block(start, end, between(start, [end]), tuple((p, self.made[p]) for p in self._open))
         shares = self._walk.share(self._open[-1].name)
-        made, gains = tune(block, self._starts, self._walk.truth(end), shares)
+        made, gains = tune(block, self._starts, self._walk.truth(end), shares, self._method.correction)
         self.made |= {p: f.small() for p, f in zip(self._open, made, strict=True)}
         self.gains |= gains
         weights = {p.weight: p.restored(self.made[p].reals) for p in self._open} | gains

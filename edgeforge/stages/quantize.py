@@ -22,7 +22,7 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, clip, qdq, quality, sequential, weight_grids
+from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
@@ -72,6 +72,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     weights = [] if unknown else sequential.quantize(
         model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
     table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
+    table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)

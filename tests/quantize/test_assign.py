@@ -43,22 +43,6 @@ def test_roles_get_their_bits() -> None:
     assert (past.bits, past.signed, int(past.zero_point)) == (8, False, 128)
 
 
-def test_blocks_where_they_divide_and_channels_where_they_do_not() -> None:
-    """C31: 120 inputs, and a kernel of 3x3, keep one scale a channel; no weight is touched; both are reported."""
-    rng = np.random.default_rng(0)
-    weights = {"a": (8, 128, 1, 1), "b": (120, 8, 1, 1), "c": (5, 120, 1, 1), "k": (64, 5, 3, 3), "m": (64, 8)}
-    weights = {n: rng.normal(size=s).astype(np.float32) for n, s in weights.items()}
-    model = parse("p = Conv(x, a) q = Conv(p, b) r = Conv(q, c) s = Conv(r, k) t = Transpose<perm = [0, 2, 3, 1]>(s) "
-                  "y = MatMul(t, m)", "float[1,128,3,3] x", "float[1,1,1,8] y", **weights)
-    table = table_of(model, assign.Grids(weights=4, block=64))
-    assert {n: (table[n].bits, table[n].block) for n in weights} == {
-        "a": (4, 64), "b": (4, None), "c": (4, None), "k": (4, None), "m": (4, 64)}
-    assert assign.left_whole(model.graph, 64) == {
-        "b": "8 inputs", "c": "120 inputs", "k": "only 1x1 convolutions and MatMuls take blocks"}
-    for name, w in weights.items():
-        np.testing.assert_array_equal(edit.constant(model.graph.initializers[name]), w)
-
-
 def test_the_cache_has_one_grid_in_and_out_and_another_than_what_it_is_made_from() -> None:
     _, model = adapted("llama")
     table = table_of(model)

@@ -38,8 +38,8 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
     errors: list[tuple[float, float]] = []
     real = reconstruct.tune
 
-    def spy(block, starts, ends, shares):  # type: ignore[no-untyped-def]
-        found = real(block, starts, ends, shares)
+    def spy(block, starts, ends, shares, correction):  # type: ignore[no-untyped-def]
+        found = real(block, starts, ends, shares, correction)
         before = {p.weight: p.restored(f.reals) for p, f in block.fitted}
         after = {p.weight: p.restored(f.reals) for (p, _), f in zip(block.fitted, found[0], strict=True)} | found[1]
         fixed = reconstruct.constants(block.nodes)
@@ -47,11 +47,11 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
                                       for s, e in zip(starts, ends, strict=True))) for w in (before, after)))
         return found
     monkeypatch.setattr(sequential, "tune", spy)
-    sequential.quantize(model, samples(made), grids(model), Method("minmax", "nearest", 0, 0, reconstruct=True),
+    sequential.quantize(model.clone(), samples(made), grids(model), Method("minmax", "nearest", 0, 1.0, reconstruct=True),
                         lambda text: None)
     assert len(errors) == 4
     assert all(after < before for before, after in errors)
-    assert sum(after for _, after in errors) < 0.9 * sum(before for before, _ in errors)
+    assert sum(after for _, after in errors) < 0.97 * sum(before for before, _ in errors)
 
 
 def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
             assert array is not None
             np.testing.assert_array_equal(weight.encoding.dequantize(weight.encoding.quantize(array)), array)
         found[tuned] = sqnr_db(wanted, run(copy, tmp_path / str(tuned), prefill(made))["logits"])
-    assert found[True] > found[False]
+    assert found[True] > found[False] + 0.1
 
 
 def test_going_on_from_a_cut_is_going_all_the_way() -> None:
