@@ -47,8 +47,8 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
                                       for s, e in zip(starts, ends, strict=True))) for w in (before, after)))
         return found
     monkeypatch.setattr(sequential, "tune", spy)
-    sequential.quantize(model.clone(), samples(made), grids(model), Method("minmax", "nearest", 0, 1.0, reconstruct=True),
-                        lambda text: None)
+    method = Method("minmax", "nearest", 0, 1.0, reconstruct=True)
+    sequential.quantize(model.clone(), samples(made), grids(model), method, lambda text: None)
     assert len(errors) == 4
     assert all(after < before for before, after in errors)
     assert sum(after for _, after in errors) < 0.97 * sum(before for before, _ in errors)
