@@ -70,7 +70,8 @@ def _run(options: argparse.Namespace) -> None:
             block = GRIDS[name]
             title = "W4, one step a channel" if block is None else f"W4, LPBQ in blocks of {block}"
             if options.emulate:
-                print(f"\n{title}; weights alone, head W8; {len(ready.windows)} calibration windows", flush=True)
+                print(f"\n{title}; weights alone, head W8; {len(ready.windows)} calibration windows; AIMET's recipe "
+                      "through our walk, so its time is ours", flush=True)
                 lines = judge.run(ready, block, texts, options.threads, scratch, _say)
             else:
                 print(f"\n{title}", flush=True)

@@ -108,10 +108,10 @@ def _losses(plan: Plan, folder: Path) -> Iterator[str]:
     floats = compare.totals(list(compare.on_float_inputs(graph, samples, theirs, shipped)))
     again = list(compare.on_their_inputs(graph, samples, theirs, raw, ours.grid(plan.block)))
     behind = compare.totals([losses for losses, _ in again])
-    yield f"\nloss e'He, ours / AIMET's{'on the float inputs':>28}{'on the inputs that AIMET searched':>36}"
-    yield f"{'':25}" + f"{'20 candidates':>18}{'own':>14}" * 2
+    yield f"\nloss e'He, ours / AIMET's{'float inputs':>28}{'inputs that AIMET searched':>32}"
+    yield f"{'':21}" + f"{'20 candidates':>18}{'own':>14}" * 2
     for kind, of in floats.items():
-        yield f"{kind:25}" + "".join(_ratios(each) for each in (of, behind[kind]))
+        yield f"{kind:21}" + "".join(_ratios(each) for each in (of, behind[kind]))
     yield from agreement([choices for _, choices in again])
 
 
@@ -124,9 +124,10 @@ def _ratios(of: Losses) -> str:
 
 def agreement(found: Sequence[Choices]) -> Iterator[str]:
     """How often our search with AIMET's candidates is AIMET's."""
-    for what, name in (("steps with the same candidate", "blocks"), ("shipped integers equal", "integers"),
+    for what, name in (("steps with the same candidate", "steps"), ("shipped integers equal", "integers"),
                        ("channel floats equal", "channels")):
         equal, count = (sum(getattr(one, name)[i] for one in found) for i in (0, 1))
-        yield f"{what:32}{equal:>9} of {count} ({equal / count:.4%})"
-    worst = max(one.worst for one in found)
-    yield f"where another candidate won, the losses differ by at most {worst:.1e} of themselves"
+        if count:
+            yield f"{what:32}{equal:>9} of {count} ({equal / count:.4%})"
+    if gaps := [gap for one in found for gap in one.gaps]:
+        yield f"where another candidate won, our loss is {min(gaps):+.1e} to {max(gaps):+.1e} of AIMET's away from it"

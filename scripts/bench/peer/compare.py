@@ -40,15 +40,16 @@ class Losses:
 
 @dataclass(frozen=True)
 class Choices:
-    """One weight's steps beside AIMET's, searched on AIMET's inputs. blocks: how many steps were searched, and where
-    the same candidate won. worst: largest relative gap of losses where another did. integers, channels: of the
-    shipped grid, how many are equal, of how many.
+    """One weight's steps beside AIMET's, searched on AIMET's inputs.
+
+    steps: where the same candidate won, of how many. integers, channels: of the shipped grid, how many are equal, of
+    how many (no integers without blocks). gaps: our candidate's loss less theirs, over theirs, where another won.
     """
 
-    blocks: tuple[int, int]
-    worst: float
+    steps: tuple[int, int]
     integers: tuple[int, int]
     channels: tuple[int, int]
+    gaps: tuple[float, ...]
 
 
 def totals(losses: Sequence[Losses]) -> dict[str, Losses]:
@@ -128,13 +129,14 @@ def choices(weight: Tensor, gram: Gram, grid: Grid, made: recipe.Chosen, steps: 
     equal = candidate(made.searched.blocks, widest) == candidate(steps, widest)
     gaps = gap(weight, gram.blocks(grid.size(len(weight))), made.searched.blocks, steps, grid)[~equal]
     channel = torch.from_numpy(shipped.scale.reshape(-1).copy())
-    near = ((made.shipped.channel[0] - channel).abs() <= _SAME_FLOAT * channel)
-    count = (int(equal.sum()), equal.numel())
-    integers = count
+    ours = made.shipped.channel[0]
+    near = (ours - channel).abs() <= _SAME_FLOAT * channel
+    integers = torch.zeros(0, dtype=torch.bool)
     if shipped.block_scale is not None:
-        whole = torch.from_numpy(shipped.block_scale.reshape(len(channel), -1).T.copy())
-        integers = (int((made.shipped.factors == whole).sum()), whole.numel())
-    return Choices(count, float(gaps.max()) if len(gaps) else 0.0, integers, (int(near.sum()), len(channel)))
+        whole = shipped.block_scale.reshape(len(channel), -1).T
+        integers = made.shipped.factors == torch.from_numpy(whole.copy())
+    counts = ((int(each.sum()), each.numel()) for each in (equal, integers, near))
+    return Choices(*counts, tuple(gaps.tolist()))
 
 
 def candidate(steps: Tensor, widest: Tensor) -> Tensor:
@@ -143,10 +145,10 @@ def candidate(steps: Tensor, widest: Tensor) -> Tensor:
 
 
 def gap(weight: Tensor, blocks: Tensor, a: Tensor, b: Tensor, grid: Grid) -> Tensor:
-    """|loss(a) - loss(b)| / loss(b) of every block and output, for steps a and b [b, o], in float64."""
+    """(loss(a) - loss(b)) / loss(b) of every block and output, for steps a and b [b, o], in float64."""
     parts, zero = weight.double().view(len(blocks), -1, weight.shape[1]), torch.zeros_like(a).double()
     first, second = (block_loss(rounding_error(parts, s.double(), zero, grid), blocks.double()) for s in (a, b))
-    return (first - second).abs() / second.clamp_min(1e-30)
+    return (first - second) / second.clamp_min(1e-30)
 
 
 def _matrix(product: Product, array: np.ndarray) -> Tensor:

@@ -18,7 +18,7 @@ from edgeforge import artifact, checkpoint
 from edgeforge.calibrate import whole
 from edgeforge.evaluation import bootstrap, logits, texts
 from edgeforge.graph import store
-from edgeforge.metrics import Totals
+from edgeforge.metrics import Totals, figures
 from edgeforge.quantize import sequential, weight_grids
 from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Sample
@@ -28,7 +28,6 @@ from peer.prepare import Prepared
 
 TOKENS, WINDOWS = 512, 8
 FIGURES = ("kl", "ppl_ratio", "flips")
-THEIRS, OURS = "AIMET's recipe", ("balanced", "best")
 Search = Callable[[ir.Model, Sequence[Sample], Mapping[str, Grid], Callable[[str], None]], object]
 
 
@@ -41,13 +40,15 @@ class Text:
     references: tuple[Path, ...]
 
 
-def searches() -> dict[str, Search]:
-    """By name, what puts every weight on its grid."""
-    found: dict[str, Search] = {THEIRS: recipe.quantize}
-    for name in OURS:
-        found[name] = lambda model, samples, grids, say, name=name: sequential.quantize(  # type: ignore[misc]
-            model, samples, grids, PRESETS[name], say)
-    return found
+def _ours(quality: str) -> Search:
+    def search(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], say: Callable[[str], None]
+               ) -> object:
+        return sequential.quantize(model, samples, grids, PRESETS[quality], say)
+    return search
+
+
+SEARCHES: dict[str, Search] = {"AIMET's recipe": recipe.quantize, "balanced": _ours("balanced"), "best": _ours("best")}
+"""what puts every weight on its grid"""
 
 
 def evaluation_text(ready: Prepared, novel: Path | None, scratch: Path) -> list[Text]:
@@ -91,26 +92,34 @@ def measure(folder: Path, text: Text, threads: int) -> Totals:
                          for ids, place in zip(text.windows, text.references, strict=True)])
 
 
-def run(ready: Prepared, block: int | None, texts: Sequence[Text], threads: int, scratch: Path,
+def run(ready: Prepared, block: int | None, read: Sequence[Text], threads: int, scratch: Path,
         say: Callable[[str], None]) -> Iterator[str]:
-    """The table's lines."""
+    """The table's lines: every search on every text, and each against the one before it."""
     torch.set_num_threads(threads)
     found: dict[str, list[Totals]] = {}
-    yield f"{'':18}{'CPU s':>7}{'text':>14}" + "".join(f"{figure + ' [95 %]':>27}" for figure in FIGURES)
-    for name, search in searches().items():
+    yield f"{'':16}{'CPU s':>7}{'text':>14}" + "".join(f"{figure + ' [95 %]':>28}" for figure in FIGURES)
+    for name, search in SEARCHES.items():
+        say(name)
         folder = scratch / "variant"
-        spent = quantized(ready, block, search, folder, lambda text, name=name: say(f"{name}: {text}"))  # type: ignore[misc]
-        found[name] = [measure(folder, text, threads) for text in texts]
+        spent = quantized(ready, block, search, folder, say)
+        found[name] = [measure(folder, text, threads) for text in read]
         shutil.rmtree(folder)
-        for text, totals in zip(texts, found[name], strict=True):
-            estimates = (bootstrap.estimate(totals, lambda t, f=figure: bootstrap.figures(t)[f]) for figure in FIGURES)  # type: ignore[misc]
-            yield f"{name:18}{spent['cpu']:7.0f}{text.name:>14}" + "".join(f"{_shown(e):>27}" for e in estimates)
-    for better, worse in itertools.pairwise(reversed(found)):
-        for index, text in enumerate(texts):
+        for text, totals in zip(read, found[name], strict=True):
+            cells = "".join(f"{_shown(_estimate(totals, figure)):>28}" for figure in FIGURES)
+            yield f"{name:16}{spent['cpu']:7.0f}{text.name:>14}" + cells
+    for index, text in enumerate(read):
+        perplexity = _estimate(found["balanced"][index], "ppl_reference").value
+        yield f"{text.name}: {len(text.windows)} windows, the float model's perplexity is {perplexity:.3f}"
+    for (worse, a), (better, b) in itertools.pairwise(found.items()):
+        for index, text in enumerate(read):
             for figure in FIGURES:
-                gap = bootstrap.compare(found[better][index], found[worse][index], figure)
+                gap = bootstrap.compare(b[index], a[index], figure)
                 sure = "excludes zero" if gap.excludes_zero else "holds zero"
                 yield f"{better} less {worse}, {text.name}, {figure}: {_shown(gap)} {sure}"
+
+
+def _estimate(totals: Totals, figure: str) -> bootstrap.Estimate:
+    return bootstrap.estimate(totals, lambda drawn: figures(drawn)[figure])
 
 
 def _shown(of: bootstrap.Estimate) -> str:
