@@ -31,6 +31,8 @@ class Build:
     chip: Chip
     threads: int
     say: Callable[[str], None]
+    key: str = ""
+    """of the stage that runs, which alone is what it makes"""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -57,9 +59,14 @@ class Build:
         return self.recipe.out.parent / ".edgeforge"
 
     @property
+    def locks(self) -> Path:
+        """Where the files lie that keep two builds from making one artifact at once."""
+        return self.cache / "locks"
+
+    @property
     def failures(self) -> Path:
-        """Where a compiler that failed leaves its log and what reruns it alone."""
-        return self.cache / "failed"
+        """Where a compiler that failed leaves its log and what reruns it alone; other builds here have their own."""
+        return self.cache / "failed" / self.key[:12]
 
     @property
     def context(self) -> int:

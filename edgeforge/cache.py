@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
+from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
 
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
 
 _MARK = ".edgeforge-"
-"""in the name of a folder that is being made, before the maker's process id; nobody else's folder has it"""
+"""in the name of a folder that is being made, before eight hex digits; nobody else's folder has it"""
+_SHOWN = 50
+"""characters of a bundle's name in that name: at most 200 of the 255 bytes that file systems take"""
 _FULL = "|".join([*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)), r"requested and \d+ written"])
 """a full disk, in the words of the system and of numpy, which drops its error number"""
 
@@ -38,25 +42,50 @@ def stamp(folder: Path, facts: dict[str, Any]) -> None:
 
 def read_stamp(folder: Path) -> dict[str, Any]:
     """The stamp of a finished folder."""
-    found: dict[str, Any] = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(folder / STAMP)
     return found
 
 
-def done(place: Path, key: str) -> bool:
-    """Is the artifact of this key there? Judged by sizes and times; a file of another time is read."""
+def done(place: Path, key: str, locks: Path) -> bool:
+    """Is the artifact of this key there? Judged by sizes and times.
+
+    A file of another time is read, once: when it is sound, the stamp gets its time.
+    """
     try:
         found = read_stamp(place)
-        return bool(found["key"] == key) and all(
-            _same(place / name, seen) for name, seen in found["files"].items())
+        files = {name: _as_made(place / name, seen) for name, seen in found["files"].items()}
+        if found["key"] != key or None in files.values():
+            return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+    if files != found["files"]:
+        _renew(place, found, files, locks)
+    return True
+
+
+def _renew(place: Path, found: dict[str, Any], files: dict[str, Any], locks: Path) -> None:
+    """Writes the files' times into the stamp, unless another build is at the folder; where it cannot be written,
+    the files are read again next time.
+    """
+    with contextlib.suppress(OSError, ValueError, Timeout), _lock(place, locks).acquire(timeout=0), \
+            _work(Path(os.path.realpath(place))) as work:
+        if read_stamp(place) == found:
+            (work / STAMP).write_text(json.dumps(found | {"files": files}, indent=1) + "\n", encoding="utf-8")
+            (work / STAMP).replace(place / STAMP)
 
 
 def damage(place: Path) -> str | None:
-    """The first file of a finished folder whose contents are not what was made; None when all are."""
-    for name, seen in read_stamp(place)["files"].items():
-        if not (place / name).is_file() or digest(place / name) != seen["sha256"]:
-            return str(name)
+    """The first file of a finished folder whose contents are not what was made; None when all are.
+
+    Only under the folder's lock is the answer final: without it, another build may be replacing the folder.
+    """
+    name = STAMP
+    try:
+        for name, seen in read_stamp(place)["files"].items():
+            if digest(place / name) != seen["sha256"]:
+                return str(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return str(name)
     return None
 
 
@@ -85,45 +114,107 @@ def guard(out: Path) -> None:
 @contextlib.contextmanager
 def one_at_a_time(place: Path, locks: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Holds the lock over place; calls wait when another process has it, and then waits."""
-    with _disk(place):
-        locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:20]}.lock")
+    lock = _lock(place, locks)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        with _disk(locks):
+            locks.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=0)
+        if not lock.is_locked:
             wait()
-            lock.acquire()
+            with _disk(locks):
+                lock.acquire()
         yield
     finally:
         lock.release()
 
 
+def _lock(place: Path, locks: Path) -> FileLock:
+    """One lock for a folder, whichever links lead to it."""
+    return FileLock(locks / f"{hashlib.sha256(os.fsencode(os.path.realpath(place))).hexdigest()[:20]}.lock")
+
+
 @contextlib.contextmanager
 def whole(place: Path) -> Iterator[Path]:
-    """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not."""
-    work = place.parent / f".{place.name}{_MARK}{os.getpid()}"
+    """A folder that becomes `place` by one rename when the block ends well, and vanishes when it does not.
+
+    A place that is a symbolic link stays one: the folder that it leads to is replaced.
+    """
+    place = Path(os.path.realpath(place))
+    with _disk(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(place.parent)
+        with _work(place) as work:
+            yield work
+            _replace(place, work)
+
+
+def _replace(place: Path, work: Path) -> None:
     old = work.with_name(work.name + "-old")
     try:
-        with _disk(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(place.parent)
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
-            yield work
+        with _held(place, fcntl.LOCK_EX):  # the lock goes with the folder: nobody sweeps it under its new name
             if place.exists():
                 place.replace(old)
             work.replace(place)
     finally:
         if old.exists() and not place.exists():
             old.replace(place)
-        shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
+def _work(place: Path) -> Iterator[Path]:
+    """A new folder beside place: held while somebody works in it, gone afterwards."""
+    while True:
+        work = place.parent / f"{_prefix(place)}{secrets.token_hex(4)}"
+        work.mkdir()
+        with _held(work, fcntl.LOCK_EX):
+            if work.is_dir():  # else it was swept before it was held
+                try:
+                    yield work
+                finally:
+                    shutil.rmtree(work, ignore_errors=True)
+                return
+
+
+def _prefix(place: Path) -> str:
+    """How the names of folders made for place begin: short, where place's own name is all that a disk takes."""
+    return f".{place.name[:_SHOWN]}{_MARK}"
+
+
+@contextlib.contextmanager
+def _held(folder: Path, how: int) -> Iterator[bool]:
+    """Holds the system's lock over a folder and yields True; False: it is gone, another's, or has no such lock.
+
+    The lock ends with its process, and is seen by every process of the machine, whatever container it is in.
+    """
+    descriptor, held = None, False
+    try:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, how)
+            held = True
+        yield held
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what builds that were killed left half-made."""
+    for path in folder.glob(f".*{_MARK}*"):
+        if re.fullmatch(r"[0-9a-f]{8}(-old)?", path.name.rpartition(_MARK)[2]):
+            with _held(path, fcntl.LOCK_EX | fcntl.LOCK_NB) as dead:
+                if dead:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def _disk(place: Path) -> Iterator[None]:
-    """A disk's refusals in words, whichever library met them and however it says so."""
+    """A disk's refusals in words, whichever library met them and however it says so.
+
+    `out` is blamed only for what happened at place; another file that vanished is named as what it is.
+    """
     try:
         yield
     except EdgeForgeError:
@@ -132,26 +223,26 @@ def _disk(place: Path) -> Iterator[None]:
         full = re.search(_FULL, str(error)) is not None
         if not full and not isinstance(error, OSError):
             raise
-        where = getattr(error, "filename", None) or place
-        hint = "free disk space, or choose another `out`" if full else "can `out` be written there?"
-        raise EdgeForgeError(f"{where}: {getattr(error, 'strerror', None) or error}",
+        file, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        if full:
+            hint = "free disk space, or choose another `out`."
+        elif _concerns(error, place):
+            hint = "can `out` be written there?"
+        else:
+            hint = f"is {file} still as it was when the build began?" if file else "try again."
+            file = file or type(error).__name__
+        raise EdgeForgeError(f"{file or place}: {why}",
                              f"{hint} Finished stages stay cached, nothing half-made is left") from error
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what builds that were killed left half-made."""
-    for path in folder.glob(f".*{_MARK}*"):
-        owner = path.name.removesuffix("-old").rpartition(_MARK)[2]
-        if owner.isdigit() and not _owns(int(owner), path):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _owns(owner: int, path: Path) -> bool:
-    """Does the process live that made path? Its number may have gone to a younger one."""
-    try:
-        return psutil.Process(owner).create_time() <= path.stat().st_ctime + 1
-    except (psutil.NoSuchProcess, FileNotFoundError):
-        return False
+def _concerns(error: Exception, place: Path) -> bool:
+    """Did the disk refuse something at place: the folder, what is made for it, or the folders that lead there?"""
+    file = getattr(error, "filename", None)
+    if not isinstance(file, str):
+        return getattr(error, "errno", None) in (errno.EROFS, errno.EACCES)
+    path = Path(file)
+    return (path in (place, *place.parents) or path.is_relative_to(place)
+            or file.startswith(str(place.parent / _prefix(place))))
 
 
 def _seen(path: Path) -> dict[str, Any]:
@@ -159,11 +250,14 @@ def _seen(path: Path) -> dict[str, Any]:
     return {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": digest(path)}
 
 
-def _same(path: Path, seen: dict[str, Any]) -> bool:
+def _as_made(path: Path, seen: dict[str, Any]) -> dict[str, Any] | None:
+    """What the stamp should say of a sound file; None when it is not what was made."""
     found = path.stat()
     if found.st_size != seen["bytes"]:
-        return False
-    return bool(found.st_mtime_ns == seen["mtime_ns"]) or digest(path) == str(seen["sha256"])
+        return None
+    if found.st_mtime_ns == seen["mtime_ns"]:
+        return seen
+    return seen | {"mtime_ns": found.st_mtime_ns} if digest(path) == seen["sha256"] else None
 
 
 def digest(path: Path) -> str:

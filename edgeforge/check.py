@@ -7,19 +7,18 @@ disk) is a warning.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
-
-from edgeforge import cache, source, targets
+from edgeforge import mismatch, places, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, estimate, product_inputs
 from edgeforge.findings import Facts, Finding, blockers
+from edgeforge.memory import memory
 from edgeforge.recipe import Recipe
 from edgeforge.source import Source
 
@@ -40,18 +39,29 @@ class Report:
 
 def examine(recipe: Recipe, allow_pickle: bool = False) -> Report:
     """Looks at everything, and never raises for what a person can mend. allow_pickle: see `open_checkpoint`."""
-    broken: list[Finding] = []
+    broken = list(places.model(recipe))
     found: Source | None = None
     try:
-        found = source.open_source(recipe.model, allow_pickle)
+        found = None if broken else open_model(recipe, allow_pickle)
     except EdgeForgeError as error:
         broken.append(Finding.of(error))
-    try:
-        cache.guard(recipe.out)
-    except EdgeForgeError as error:
-        broken.append(Finding.of(error))
+    broken += places.out(recipe)
     report = _report(recipe, found)
     return replace(report, findings=(*broken, *report.findings))
+
+
+def require_places(recipe: Recipe) -> None:
+    """Raises RecipeError: a file that the recipe names is not there, or its `out` cannot be made."""
+    _refuse([*places.model(recipe), *places.out(recipe)])
+
+
+def open_model(recipe: Recipe, allow_pickle: bool = False) -> Source:
+    """`open_source` of what the recipe names; a RecipeError comes with the recipe's line."""
+    try:
+        return source.open_source(recipe.model, allow_pickle)
+    except RecipeError as error:
+        key = "model.calibration"  # an .npz is all of a model that is written for one recipe
+        raise RecipeError(f"{recipe.where(key)}: {error.message.removeprefix(f'{key}: ')}", error.hint) from error
 
 
 def require(recipe: Recipe, found: Source, warn: Callable[[str], None]) -> None:
@@ -64,17 +74,17 @@ def require(recipe: Recipe, found: Source, warn: Callable[[str], None]) -> None:
     for finding in report.findings:
         if finding.severity == "warning":
             warn(f"{finding}; {finding.change}" if finding.change else str(finding))
-    wrong = list(blockers(report.findings))
+    _refuse(list(blockers(report.findings)))
+
+
+def _refuse(wrong: Sequence[Finding]) -> None:
+    """Raises all of it as one error; nothing to raise is fine."""
+    kind = RecipeError if any(f.severity == "recipe" for f in wrong) else UnsupportedError
     if len(wrong) == 1:
-        raise _error(report, str(wrong[0]), wrong[0].change)
+        raise kind(str(wrong[0]), wrong[0].change)
     if wrong:
         lines = [f"\n  {f}" + (f"\n    {f.change}" if f.change else "") for f in wrong]
-        raise _error(report, f"{len(wrong)} things stand against this build:{''.join(lines)}", "")
-
-
-def _error(report: Report, message: str, hint: str) -> EdgeForgeError:
-    kind = RecipeError if report.exit_code == EXIT_USAGE else UnsupportedError
-    return kind(message, hint)
+        raise kind(f"{len(wrong)} things stand against this build:{''.join(lines)}")
 
 
 def _report(recipe: Recipe, found: Source | None) -> Report:
@@ -91,6 +101,7 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
             findings.append(Finding("error", str(found.config_file), error.message, error.hint))
         else:
             sizes = estimate(recipe, decoder, found.tensors) if decoder is not None else None
+            findings += mismatch.check(found, decoder) if decoder is not None else ()
             findings += _sizes(recipe, found, sizes)
             findings += _blocks(recipe, found)
             facts = replace(facts, decoder=decoder, estimate=sizes)
@@ -109,10 +120,8 @@ def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
 
 
 def _text(recipe: Recipe) -> Iterator[Finding]:
-    path = recipe.calibrate.text
-    if path is not None and not path.is_file():
-        yield Finding("recipe", recipe.where("calibrate.text"), f"there is no file {path}",
-                      "give the path of a UTF-8 text file")
+    if recipe.calibrate.text is not None:
+        yield from places.file(recipe, "calibrate.text", recipe.calibrate.text, "give the path of a UTF-8 text file")
 
 
 def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -151,13 +160,15 @@ def _blocks(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
 
 def _memory(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:
     """Certain: the float32 model is held whole. Likely: what SmolLM2-135M's build took, scaled."""
-    have = psutil.virtual_memory().total + psutil.swap_memory().total
+    here = memory()
+    have = here.total + here.swap
     if sizes.float32 > have:
         yield Finding("error", str(recipe.model), f"the model in float32 takes {_gib(sizes.float32)} of memory, "
-                      f"and this machine has {_gib(have)} with swap", "build on a machine with more memory")
-    elif sizes.memory > (free := psutil.virtual_memory().available):
+                      f"and there are {_gib(have)} here with swap",
+                      "build with more memory (in a container: raise its limit)")
+    elif sizes.memory > here.free:
         yield Finding("warning", str(recipe.model), f"the build may take {_gib(sizes.memory)} of memory, and "
-                      f"{_gib(free)} are free", "close other programs, or add swap")
+                      f"{_gib(here.free)} are free", "close other programs, or add swap")
 
 
 def _disk(recipe: Recipe, sizes: Estimate) -> Iterator[Finding]:

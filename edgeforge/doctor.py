@@ -18,7 +18,8 @@ from edgeforge.backends.faults import Fault, by_code, in_text
 from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.build import STAMP
 from edgeforge.describe import describe
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, RecipeError
+from edgeforge.memory import memory
 
 DISTRIBUTION = "edgeforge-toolchain"
 _LOOSE = {"tensorrt-rtx-cu12": "TensorRT for RTX: engines", "coremltools": "Core ML packages",
@@ -74,14 +75,19 @@ def examine(folder: Path) -> Health:
 
 
 def explain(what: str) -> list[Fault]:
-    """Causes of an error code, of a message, of a log file, of the logs in a folder, or of what is wrong in a bundle.
+    """Causes of an error code, of a message, of a log file, of the logs in a folder, or of what is wrong in a bundle:
+    none, when nothing is.
 
     Raises:
-        EdgeForgeError: the log cannot be read, or nothing in it is known.
+        EdgeForgeError: the log cannot be read, or nothing in it is known. RecipeError: nothing was given.
     """
+    if not what.strip():
+        raise RecipeError("an empty text has no cause", "give an error code, a message, a log, or a bundle")
     rows = [fault for name in backends.names() for fault in backends.backend(name).faults]
     path = Path(what)
-    text = _logs(path) if len(what) < 4096 and path.exists() else what
+    text = _logs(path) if os.path.exists(path) else what  # False also for a text that no file system takes
+    if text is None:
+        return []
     found = by_code(rows, text) or in_text(rows, text)
     if not found:
         where = f"the log {path}" if text is not what else repr(what)
@@ -90,13 +96,10 @@ def explain(what: str) -> list[Fault]:
     return found
 
 
-def _logs(path: Path) -> str:
-    """The end of a log, of every log in a folder, or what is wrong with a bundle."""
+def _logs(path: Path) -> str | None:
+    """The end of a log, of every log in a folder, or what is wrong with a bundle; None: nothing is."""
     if (path / STAMP).is_file():
-        if problems := describe(path)["problems"]:
-            return "\n".join(problems)
-        raise EdgeForgeError(f"{path}: every file is whole, and the binaries fit together",
-                             "give the error code or the log that you see")
+        return "\n".join(describe(path)["problems"]) or None
     files = sorted(path.glob("*.log")) if path.is_dir() else [path]
     if not files:
         raise EdgeForgeError(f"{path} holds no .log file", "give a log file, an error code or a message")
@@ -143,12 +146,12 @@ def _version(name: str) -> str | None:
 
 def _machine(folder: Path) -> Machine:
     words = _cpuinfo()
-    memory = psutil.virtual_memory()
+    here = memory()
     have = set((words.get("flags") or words.get("Features") or "").split())
     return Machine(f"{platform.system()} {platform.release()} {platform.machine()}",
                    words.get("model name") or platform.processor() or platform.machine(),
                    psutil.cpu_count(logical=False) or os.cpu_count() or 1, tuple(f for f in _FLAGS if f in have),
-                   memory.total, memory.available, shutil.disk_usage(folder).free)
+                   here.total, here.free, shutil.disk_usage(folder).free)
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -18,8 +18,8 @@ from edgeforge.checkpoint import TensorInfo
 from edgeforge.graph import parts
 from edgeforge.recipe import Quantize, Recipe
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
-_EMBEDDING, _HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
+LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
+EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
 """as transformers names them, and as GGUF does"""
 _BIAS_BYTES, _FLOAT_BYTES = 4, 4
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
@@ -80,13 +80,13 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     bits = recipe.quantize
     layers: dict[int, int] = defaultdict(int)
     for name, info in tensors.items():
-        if match := _LAYER.search(name):
+        if match := LAYER.search(name):
             layers[int(match[1])] += _bytes(name, info, bits)
-    table = _count(tensors, _EMBEDDING)
+    table = _count(tensors, EMBEDDING)
     # The count first: a config may say 2^40 layers.
     if not table or len(layers) != decoder.layers or sorted(layers) != list(range(len(layers))):
         return None
-    head = _count(tensors, _HEAD)
+    head = _count(tensors, HEAD)
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
     made = (Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
@@ -98,9 +98,9 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
 
 def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
     """How many inputs each product of the layers and the head has, by the checkpoint's name of its weight."""
-    head = [n for n in tensors if n.endswith(_HEAD)] or [n for n in tensors if n.endswith(_EMBEDDING)]
+    head = [n for n in tensors if n.endswith(HEAD)] or [n for n in tensors if n.endswith(EMBEDDING)]
     return {name: info.shape[-1] for name, info in tensors.items()
-            if len(info.shape) == 2 and (_LAYER.search(name) or name in head)}
+            if len(info.shape) == 2 and (LAYER.search(name) or name in head)}
 
 
 def kv_bytes(decoder: Decoder, context: int, bits: int) -> int:
@@ -119,9 +119,14 @@ def _body(recipe: Recipe, decoder: Decoder, weights: list[int]) -> Iterator[Part
         yield Part(name, sum(weights[a:b]), recipe.quantize.weights, kv * (b - a))
 
 
+def tensor(tensors: Mapping[str, TensorInfo], ends: tuple[str, ...]) -> TensorInfo | None:
+    """The one outside the layers whose name ends so."""
+    return next((t for n, t in tensors.items() if n.endswith(ends) and not LAYER.search(n)), None)
+
+
 def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
-    found = (math.prod(t.shape) for n, t in tensors.items() if n.endswith(names) and not _LAYER.search(n))
-    return next(found, 0)
+    found = tensor(tensors, names)
+    return math.prod(found.shape) if found is not None else 0
 
 
 def _bytes(name: str, info: TensorInfo, bits: Quantize) -> int:

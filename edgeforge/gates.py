@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from edgeforge_runtime.typed import read_json
+
 from edgeforge.errors import GateError
 
 FILE = "gate.json"
@@ -46,7 +48,7 @@ def save(folder: Path, checks: Iterable[Check]) -> None:
 
 
 def load(folder: Path) -> list[Check]:
-    rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    rows = read_json(folder / FILE)
     return [Check(**{**row, "value": float(row["value"])}) for row in rows]
 
 

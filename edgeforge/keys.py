@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterable
 from pathlib import Path
 
-from edgeforge import closure
+from edgeforge import backends, closure, source
 from edgeforge.build import Build
 from edgeforge.errors import RecipeError
 from edgeforge.recipe import Recipe
@@ -32,10 +32,11 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
     facts = {
         "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
         "recipe": [p.model_dump(mode="json", exclude={"text"}) if hasattr(p, "model_dump") else p for p in parts],
-        "code": code(stage, job.chip.backend), "tools": versions(stage), "threads": job.threads,
+        "code": code(stage, job.chip.backend), "tools": versions(stage, job.chip.backend), "threads": job.threads,
         "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
         "python": platform.python_version(),
-        "source": job.source.fingerprint() if not stage.needs else None,
+        "source": [job.source.name, job.source.fingerprint()] if not stage.needs else None,
+        "whence": [source.place(job.source), source.revision(job.source)] if stage.whence else None,
         "text": text(job.recipe) if job.recipe.calibrate in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -43,8 +44,13 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
 
 def code(stage: Stage, backend: str) -> str:
     """sha256 over the stage's sources, the vendor's too where the stage calls it."""
-    roots = [stage.module, *([f"edgeforge.backends.{backend}.backend"] if stage.vendor else [])]
-    return closure.digest(roots, _KNOWN_OTHERWISE)
+    return closure.digest(roots(stage, backend), _KNOWN_OTHERWISE)
+
+
+def roots(stage: Stage, backend: str) -> list[str]:
+    """The modules where the stage's code begins."""
+    vendor = f"edgeforge.backends.{backend}.backend" if stage.vendor else ""
+    return [name for name in (stage.module, stage.opens, vendor) if name]
 
 
 def text(recipe: Recipe) -> str | None:
@@ -53,12 +59,14 @@ def text(recipe: Recipe) -> str | None:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     except OSError as error:
-        raise RecipeError(f"calibrate.text: {path}: {error.strerror}", "give the path of a UTF-8 text file") from error
+        raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}",
+                          "give the path of a UTF-8 text file") from error
 
 
-def versions(stage: Stage) -> dict[str, str | None]:
+def versions(stage: Stage, backend: str) -> dict[str, str | None]:
     """Installed versions of the distributions that the stage runs; None for one that is not there."""
-    return installed(("edgeforge-runtime", *stage.tools))
+    vendors = backends.backend(backend).decisive if stage.vendor else ()
+    return installed(("edgeforge-runtime", *stage.tools, *vendors))
 
 
 def installed(distributions: Iterable[str]) -> dict[str, str | None]:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge import __version__, cache, gates, keys, source
+from edgeforge_runtime.typed import read_json
+
+from edgeforge import __version__, cache, gates, keys, source, targets
 from edgeforge.build import DATA, HASHES, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
-from edgeforge.stages.plan import plan
+from edgeforge.stages.plan import GRAPH_STAGES, STAGES, plan
 
 FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
@@ -31,7 +33,10 @@ _SHOWN, _NAME = 5, 200
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `check` found: files that are not as locked, and what would be different in a build made here."""
+    """What `check` found: files that are not as locked, and what it saw that a build made here would have otherwise.
+
+    It sees the model, the tools and EdgeForge's code; a recipe's own text is not looked for.
+    """
 
     files: int
     damaged: tuple[str, ...]
@@ -39,12 +44,15 @@ class Verdict:
 
 
 def inputs(job: Build) -> dict[str, Any]:
-    """All that decides a build's bytes, known before it starts. Where things lie doesn't count."""
+    """All that decides a build's bytes, known before it starts. Where things lie doesn't count; the model's name does,
+    for graphs and files are called after it.
+    """
     recipe = job.recipe
     return {
         "edgeforge": __version__, "python": platform.python_version(), "threads": job.threads,
         "recipe": recipe.model_dump(mode="json", exclude=_ELSEWHERE),
-        "model": job.source.fingerprint(), "text": keys.text(recipe), "tools": _tools(job), "code": _code(job),
+        "name": job.source.name, "model": job.source.fingerprint(), "text": keys.text(recipe),
+        "tools": _tools(job), "code": _code(job),
     }
 
 
@@ -61,7 +69,7 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         name, digest = str(path.relative_to(bundle)), cache.digest(path)
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
-    data = json.loads((sources.get("text", sources["calibrate"]) / DATA).read_text(encoding="utf-8"))
+    data = read_json(sources.get("text", sources["calibrate"]) / DATA)
     data.pop(HASHES, None)
     facts = {"format": _FORMAT, "source": source.place(job.source), "revision": source.revision(job.source),
              "inputs": inputs(job), "data": data,
@@ -77,10 +85,10 @@ def load(path: Path) -> dict[str, Any]:
     """
     path = path / FILE if path.is_dir() else path
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
     except FileNotFoundError as error:
         raise EdgeForgeError(f"there is no {path}", "every bundle that a build finished holds one") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise EdgeForgeError(f"{path} cannot be read: {error}", "take it from the bundle again") from error
     if not isinstance(raw, dict) or raw.get("format") != _FORMAT or not _well_formed(raw):
         raise EdgeForgeError(f"{path} is not a lock of format {_FORMAT}", "was it made by another EdgeForge?")
@@ -116,11 +124,29 @@ def check(bundle: Path) -> Verdict:
     locked = lock["inputs"]
     tools = keys.installed(locked.get("tools") or {})
     here = {"edgeforge": __version__, "python": platform.python_version(), "tools": tools}
-    drift = list(_differences({k: locked.get(k) for k in here}, here))
-    found = source.there(lock["source"])
-    if found is not None and found.fingerprint() != locked["model"]:
-        drift.append(f"model: {lock['source']} holds other weights, config, tokenizer or samples now")
+    drift = [*_differences({k: locked.get(k) for k in here}, here), *_other_code(lock), *_other_model(lock)]
     return Verdict(len(lock["files"]), tuple(damaged), tuple(drift))
+
+
+def _other_model(lock: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        found = source.there(lock["source"])
+        if found is not None and found.fingerprint() != lock["inputs"]["model"]:
+            yield f"model: {lock['source']} holds other weights, config, tokenizer or samples now"
+    except (EdgeForgeError, OSError) as error:  # of what lies there now: the bundle is no worse for it
+        yield f"model: {error.message if isinstance(error, EdgeForgeError) else error}"
+
+
+def _other_code(lock: Mapping[str, Any]) -> Iterator[str]:
+    """The stages whose code is not what it was, as far as the lock says which code that is."""
+    locked = lock["inputs"].get("code")
+    try:
+        backend = targets.chip(lock["inputs"]["recipe"]["target"]["chip"]).backend
+    except (KeyError, TypeError, AttributeError, EdgeForgeError):
+        return
+    stages = GRAPH_STAGES if isinstance(lock["source"], dict) else STAGES
+    if isinstance(locked, dict):
+        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages}, "code")
 
 
 def _made(job: Build, sources: Mapping[str, Path], vendor: bool) -> set[str]:
@@ -160,7 +186,8 @@ def _list(lines: list[str]) -> str:
 
 
 def _tools(job: Build) -> dict[str, str | None]:
-    return {name: version for stage in plan(job.recipe) for name, version in keys.versions(stage).items()}
+    found = (keys.versions(stage, job.chip.backend) for stage in plan(job.recipe))
+    return {name: version for versions in found for name, version in versions.items()}
 
 
 def _code(job: Build) -> dict[str, str]:

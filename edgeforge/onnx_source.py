@@ -11,6 +11,7 @@ import onnx
 
 from edgeforge.calibrate import samples
 from edgeforge.graph import enter, external
+from edgeforge.hashes import default_cache, file_hashes
 from edgeforge.recipe import OnnxModel
 
 
@@ -31,15 +32,17 @@ class OnnxSource:
     def samples(self) -> samples.Samples:
         return samples.load(self.calibration, list(self.inputs))
 
-    def fingerprint(self) -> str:
-        """sha256 (hex) over the graph, the external data that it names, and the samples."""
+    def fingerprint(self, cache: Path | None = None) -> str:
+        """sha256 (hex) over the graph, the external data that it names, and the samples.
+
+        Args:
+            cache: the json file to remember in (see `hashes`); by default one under the user's cache folder.
+        """
         proto = onnx.load(self.path, load_external_data=False)
         files = sorted({p.file for p in external.pieces(proto, self.path)})
-        digest = hashlib.sha256()
-        for file in (self.path, *files, self.calibration):
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        return digest.hexdigest()
+        ordered = (self.path, *files, self.calibration)
+        hashes = file_hashes(ordered, cache or default_cache())
+        return hashlib.sha256("\n".join(hashes[file] for file in ordered).encode()).hexdigest()
 
 
 def open_onnx(model: OnnxModel) -> OnnxSource:

@@ -13,8 +13,8 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, check, gates, keys, lock, source, targets
-from edgeforge.build import STAMP, Build
+from edgeforge import __version__, cache, check, gates, keys, lock, targets
+from edgeforge.build import Build
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
 from edgeforge.peak import TreePeak
@@ -48,9 +48,9 @@ def build(recipe: Recipe, tell: Callable[[Event], None], locked: Path | None = N
     Raises:
         EdgeForgeError: anything a person can act on; GateError when a stage lost more than allowed.
     """
-    found = source.open_source(recipe.model, allow_pickle)
+    check.require_places(recipe)
+    found = check.open_model(recipe, allow_pickle)
     check.require(recipe, found, lambda text: tell(Event("check", "warning", text)))
-    cache.guard(recipe.out)
     wanted = lock.load(locked) if locked is not None else None
     job = start(recipe, found, lock.threads(wanted) if wanted else None)
     if wanted is not None:
@@ -97,31 +97,39 @@ class _Run:
     def all(self) -> None:
         for stage, key, place in places(self._job):
             self._keys[stage.name], self._places[stage.name] = key, place
-            if self._done(stage):
-                self._found(stage)
-            else:
+            if not self._found(stage):
                 self._make(stage)
 
-    def _done(self, stage: Stage) -> bool:
-        return cache.done(self._places[stage.name], self._keys[stage.name])
-
-    def _found(self, stage: Stage) -> None:
+    def _found(self, stage: Stage) -> bool:
+        """Tells of a finished artifact. False: there is none, or another build is replacing it at this moment."""
         place = self._places[stage.name]
-        stamp = cache.read_stamp(place)
+        if not cache.done(place, self._keys[stage.name], self._job.locks):
+            return False
+        try:
+            stamp, checks = cache.read_stamp(place), gates.load(place)
+        except OSError:
+            return False
         self._tell(Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"],
-                         checks=tuple(gates.load(place))))
+                         checks=tuple(checks)))
+        return True
 
     def _check(self, stage: Stage) -> None:
         """A source is read only after its hashes were; what is damaged is made again."""
         if stage.name in self._sound:
             return
-        place = self._places[stage.name]
-        if (name := cache.damage(place)) is None:
+        if cache.damage(self._places[stage.name]) is None:
             self._sound.add(stage.name)
-            return
-        self._tell(Event(stage.name, "damaged", str(place / name)))
-        (place / STAMP).unlink()
-        self._make(stage)
+        else:
+            self._make(stage)
+
+    def _made(self, stage: Stage) -> bool:
+        """Did another build make it meanwhile, or mend it? Asked under the lock: only its holder replaces it."""
+        place = self._places[stage.name]
+        if not cache.done(place, self._keys[stage.name], self._job.locks):
+            return False
+        if (name := cache.damage(place)) is not None:
+            self._tell(Event(stage.name, "damaged", str(place / name)))
+        return name is None and self._found(stage)
 
     def _make(self, stage: Stage) -> None:
         for need in (s for s in self._stages if s.name in stage.needs):
@@ -131,12 +139,10 @@ class _Run:
             self._tell(Event(stage.name, "step", text))
 
         place = self._places[stage.name]
-        with cache.one_at_a_time(place, self._job.cache / "locks", lambda: say("waiting for another build")):
-            if self._done(stage):  # the other build made it
-                self._found(stage)
-                return
-            self._tell(Event(stage.name, "started"))
-            self._fill(stage, dataclasses.replace(self._job, say=say), place)
+        with cache.one_at_a_time(place, self._job.locks, lambda: say("waiting for another build")):
+            if not self._made(stage):
+                self._tell(Event(stage.name, "started"))
+                self._fill(stage, dataclasses.replace(self._job, say=say, key=self._keys[stage.name]), place)
         self._sound.add(stage.name)
 
     def _fill(self, stage: Stage, job: Build, place: Path) -> None:
@@ -151,7 +157,10 @@ class _Run:
             gates.require(stage.name, checks, hint)
             gates.save(out, checks)
             cache.stamp(out, {"stage": stage.name, "key": self._keys[stage.name], "seconds": round(seconds, 2),
-                              "peak_rss_mib": peak.mib, "edgeforge": __version__, "tools": keys.versions(stage)})
+                              "peak_rss_mib": peak.mib, "edgeforge": __version__,
+                              "tools": keys.versions(stage, job.chip.backend)})
+            if stage is self._stages[-1]:
+                cache.guard(place)  # again: what a user put there while the build ran is no less theirs
         self._tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -36,6 +37,10 @@ def _written(path: Any) -> Any:
 
 Location = Annotated[Path, BeforeValidator(_written)]
 """A path, relative to the recipe's own folder; `~` is the home folder."""
+
+
+Decibels = Annotated[float, Field(le=150)]
+"""A gate's least SQNR. Two float32 computations of one value agree to 140 dB or so: more can never pass."""
 
 
 class _Section(BaseModel):
@@ -88,7 +93,7 @@ class Quantize(_Section):
 
     quality: Literal["fast", "balanced", "best"] = "balanced"
     """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
-    `importance` replace what it says."""
+    `reconstruct` replace what it says."""
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight."""
     block: Literal[16, 32, 64] | None = None
@@ -112,6 +117,8 @@ class Quantize(_Section):
     """Share of what earlier layers lost that a layer's weight makes up for (quantize/weights/target.py)."""
     importance: bool | None = None
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
+    reconstruct: bool | None = None
+    """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
     transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
@@ -124,6 +131,13 @@ class Quantize(_Section):
             raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
                              "4, or leave block out")
         return self
+
+    @field_validator("transforms")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := [n for i, n in enumerate(names) if n in names[:i]]:
+            raise ValueError(f"{twice[0]!r} is there twice; each is applied once")
+        return names
 
 
 class Split(_Section):
@@ -147,30 +161,30 @@ class Gates(_Section):
 
     windows: int = Field(2, ge=1)
     """Evaluation windows of `context` tokens each, disjoint from calibration text."""
-    adapt_db: float = 60
+    adapt_db: Decibels = 60
     """The exported graph against HuggingFace, at least."""
-    optimize_db: float = 55
+    optimize_db: Decibels = 55
     """The optimised graph against HuggingFace, at least; the transformed one too."""
-    quantize_db: float | None = None
+    quantize_db: Decibels | None = None
     """Logits of the quantized model against HuggingFace, at least; unset: 30, and no limit for 4-bit weights, whose
     raw dB say nothing about text."""
-    quantize_centred_db: float | None = None
+    quantize_centred_db: Decibels | None = None
     """The same after each token's mean is taken away, which softmax doesn't see; unset: 8 for 4-bit weights."""
-    quantize_kl: float | None = None
+    quantize_kl: float | None = Field(None, gt=0)
     """KL divergence of the quantized model, at most; unset: 0.02, and 0.3 for 4-bit weights."""
-    quantize_ppl: float | None = None
+    quantize_ppl: float | None = Field(None, ge=1)
     """Perplexity of the quantized model over the float one's, at most; unset: 1.02, and 1.25 for 4-bit weights."""
-    quantize_flips: float | None = None
+    quantize_flips: float | None = Field(None, gt=0, le=1)
     """Share of tokens whose most likely successor changes, at most; unset: 0.35 for 4-bit weights."""
-    sha_db: float = 60
+    sha_db: Decibels = 60
     """One attention a head against the whole, at least."""
-    split_db: float = 60
+    split_db: Decibels = 60
     """Quantized parts against the whole, decode, at least."""
-    wide_db: float = 15
+    wide_db: Decibels = 15
     """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
-    emulator_db: float = 40
+    emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
-    shared_bytes: float = 1.05
+    shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
     def quantized(self, weights: int) -> QuantizedLimits:
@@ -229,16 +243,10 @@ class Recipe(_Section):
     _document: Document = PrivateAttr(default_factory=Document)
 
     @model_validator(mode="after")
-    def _fits_a_graph(self) -> Recipe:
-        if isinstance(self.model, OnnxModel):
-            given = [f"{section}.{key}" for section, keys in _DECODERS_ONLY.items()
-                     for key in keys if key in getattr(self, section).model_fields_set]
-            if given:
-                raise ValueError(f"{', '.join(given)}: only for language models, and model.onnx is a plain graph; "
-                                 "leave it out")
-            if self.quantize.weights == 4 and self.gates.quantize_db is None:
-                raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
-                                 "they save; take 8, or say in gates.quantize_db what may be lost")
+    def _four_bits_of_a_graph(self) -> Recipe:
+        if isinstance(self.model, OnnxModel) and self.quantize.weights == 4 and self.gates.quantize_db is None:
+            raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
+                             "they save; take 8, or say in gates.quantize_db what may be lost")
         return self
 
     @property
@@ -272,6 +280,7 @@ def load(path: Path) -> Recipe:
     except ValidationError as error:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
+    _refuse_decoders_keys(recipe, read)
     base, text = path.resolve().parent, recipe.calibrate.text
     text = text and _absolute(base, text, read, "calibrate.text")
     found = recipe.model_copy(update={
@@ -282,16 +291,28 @@ def load(path: Path) -> Recipe:
     return found
 
 
+def _refuse_decoders_keys(recipe: Recipe, read: Document) -> None:
+    """Of a plain graph: keys that are written down and would do nothing."""
+    if isinstance(recipe.model, OnnxModel):
+        given = [(section, key) for section, keys in _DECODERS_ONLY.items()
+                 for key in keys if key in getattr(recipe, section).model_fields_set]
+        lines = [f"{read.where(key)}: {'.'.join(key)}: only for language models, and model.onnx is a plain graph"
+                 for key in given]
+        if lines:
+            raise RecipeError("\n  ".join([f"recipe {read.path}:", *lines]) if len(lines) > 1 else lines[0],
+                              "leave it out" if len(lines) == 1 else "leave them out")
+
+
 def _absolute(base: Path, path: Path, read: Document, key: str) -> Path:
     """path as seen from base; RecipeError when the system cannot even look for it (too long, a loop, no such user)."""
     try:
         found = base / path.expanduser()
+        short = Path(os.path.normpath(found))
         found.exists()
-        found.resolve()
+        return short if short.resolve() == found.resolve() else found  # behind a link, `..` leads elsewhere
     except (OSError, RuntimeError) as error:
         raise RecipeError(f"{read.where(tuple(key.split('.')))}: {key}: {getattr(error, 'strerror', None) or error}",
                           "give a path that can be looked up") from error
-    return found
 
 
 def _placed(base: Path, model: Path | OnnxModel, read: Document) -> Path | OnnxModel:

@@ -148,6 +148,6 @@ def chip(name: str) -> Chip:
     found = CHIPS.get(name)
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, CHIPS, 1)
+    near = difflib.get_close_matches(name.lower().replace(" ", "-").replace("_", "-"), CHIPS, 1)
     raise RecipeError(f"target.chip: no chip {name!r}",
                       f"did you mean {near[0]!r}?" if near else f"known chips: {', '.join(CHIPS)}")

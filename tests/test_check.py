@@ -38,6 +38,7 @@ def _recipe(folder: Path, **sections: Mapping[str, Any]) -> recipe.Recipe:
     lines = ["model: m", "out: out"]
     for name, keys in ({"target": {"chip": "snapdragon-8-gen-3"}} | sections).items():
         lines += [f"{name}:", *(f"  {key}: {json.dumps(value)}" for key, value in keys.items())]
+    (folder / "m").mkdir(exist_ok=True)
     path = folder / "r.yaml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return recipe.load(path)
@@ -209,6 +210,7 @@ def test_a_layer_larger_than_a_part(tmp_path: Path) -> None:
 def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     (folder / "m").mkdir(exist_ok=True)
     (folder / "m" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "m" / "tokenizer.json").touch()
     return Checkpoint(folder / "m", config, (), _tensors(config), (), "safetensors", "m", str(folder / "m"))
 
 
@@ -238,6 +240,41 @@ def test_what_a_config_alone_shows(tmp_path: Path, changes: dict[str, Any], said
     assert len(found) == 1, found
     assert said in found[0]
     assert report.exit_code == (2 if "target.context" in said else 1)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"num_hidden_layers": 37}, "num_hidden_layers is 37, and the weights have no layer 36"),
+    ({"vocab_size": 151937}, "vocab_size 151937 and hidden_size 2560, and the embedding is [151936, 2560]"),
+    ({"hidden_size": 2048}, "vocab_size 151936 and hidden_size 2048, and the embedding is [151936, 2560]"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings is false, and the weights have no head"),
+])
+def test_a_config_that_the_headers_contradict(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Each was let through, and told after a model had been made."""
+    opened = dataclasses.replace(_checkpoint(tmp_path, QWEN3_4B), config=QWEN3_4B | changes)
+    report = check._report(_recipe(tmp_path), opened)
+    assert _said(report.findings, "error") == [f"{tmp_path}/m/config.json: {said}"]
+    assert report.exit_code == 1
+
+
+def test_a_layer_in_the_middle_that_is_missing(tmp_path: Path) -> None:
+    opened = _checkpoint(tmp_path, QWEN3_4B)
+    fewer = {n: t for n, t in opened.tensors.items() if ".layers.7." not in n}
+    found = check._report(_recipe(tmp_path), dataclasses.replace(opened, tensors=fewer)).findings
+    assert "the weights have no layer 7" in _said(found, "error")[0]
+
+
+def test_a_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:
+    opened = _checkpoint(tmp_path, QWEN3_4B)
+    (opened.folder / "tokenizer.json").unlink()
+    assert _said(check._report(_recipe(tmp_path), opened).findings, "error") == [f"{tmp_path}/m: has no tokenizer"]
+    file = dataclasses.replace(opened, format="gguf", weight_files=(tmp_path / "m.gguf",))
+    assert not _said(check._report(_recipe(tmp_path), file).findings, "error"), "a GGUF file holds its own"
+
+
+def test_more_layers_than_the_config_says_are_left_to_transformers(tmp_path: Path) -> None:
+    """Some architectures carry heads for further tokens as layers of their own, and skip them."""
+    opened = dataclasses.replace(_checkpoint(tmp_path, QWEN3_4B), config=QWEN3_4B | {"num_hidden_layers": 35})
+    assert not _said(check._report(_recipe(tmp_path), opened).findings, "error")
 
 
 @pytest.mark.parametrize("changes", [

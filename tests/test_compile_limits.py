@@ -39,6 +39,20 @@ def test_the_limit_is_named_and_the_job_kept_for_bisect(built: Built, limited: P
     assert (out / "job.json").is_file()
 
 
+def test_builds_that_share_a_cache_keep_their_failures_apart(built: Built, limited: Path, tmp_path: Path) -> None:
+    """Two recipes, one cache, the same names of parts: each finds its own evidence."""
+    other = tmp_path / "other.yaml"
+    other.write_text(limited.read_text(encoding="utf-8").replace("snapdragon-8s-gen-3", "snapdragon-8-gen-2"),
+                     encoding="utf-8")
+    places = []
+    for path in (limited, other):
+        with pytest.raises(ChildFailed) as caught:
+            pipeline.build(recipe.load(path), lambda event: None)
+        places.append(Path(shlex.split(str(caught.value).partition("edgeforge bisect ")[2])[0]))
+    assert len(set(places)) == 2
+    assert all((place / "failure.json").is_file() for place in places)
+
+
 def test_too_small_a_limit_is_refused_with_the_recipe(built: Built, tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(built.recipe.read_text(encoding="utf-8") + "compile: {memory_mb: 1}\n", encoding="utf-8")

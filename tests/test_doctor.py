@@ -14,9 +14,9 @@ import pytest
 from tiny_build import Built
 from typer.testing import CliRunner
 
-from edgeforge import cli, doctor, targets
+from edgeforge import cache, cli, doctor, targets
 from edgeforge.backends.qnn import compiler, wheel
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, RecipeError
 
 THREADS = {
     # What people posted -> the row that has to come first.
@@ -150,8 +150,7 @@ def test_a_log_a_failed_folder_and_nothing_known(tmp_path: Path) -> None:
 def test_a_bundle_whose_binaries_would_not_load(built: Built, tmp_path: Path, damage: str, name: str) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(built.bundle, bundle)
-    with pytest.raises(EdgeForgeError, match="every file is whole"):
-        doctor.explain(str(bundle))
+    assert doctor.explain(str(bundle)) == []
     path = bundle / "device" / "part_1_of_3.bin"
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:4000])
@@ -168,6 +167,20 @@ def _compile_for_another_chip(path: Path, tmp_path: Path) -> None:
     (tmp_path / "relu").mkdir()
     _relu(tmp_path / "relu", targets.chip("snapdragon-8-elite"))
     shutil.copyfile(tmp_path / "relu" / "out" / "doctor.bin", path)
+
+
+def test_a_bundle_with_nothing_wrong_is_no_error(tmp_path: Path) -> None:
+    with cache.whole(tmp_path / "bundle") as work:
+        cache.stamp(work, {"key": "k", "stage": "bundle"})
+    healthy = CliRunner().invoke(cli.app, ["doctor", str(tmp_path / "bundle")])
+    assert healthy.exit_code == 0, healthy.output
+    assert "every file is whole" in healthy.output
+
+
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_nothing_is_not_the_folder_that_one_is_in(nothing: str) -> None:
+    with pytest.raises(RecipeError, match="an empty text has no cause"):
+        doctor.explain(nothing)
 
 
 def test_the_command() -> None:

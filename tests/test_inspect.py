@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_build import Built
 from typer.testing import CliRunner
 
-from edgeforge import cli
+from edgeforge import cache, cli
 from edgeforge.describe import describe
 from edgeforge.errors import EdgeForgeError
 
@@ -187,3 +187,17 @@ def test_the_command_prints_both_ways(built: Built) -> None:
     assert "input_ids" in plain.output
     raw: dict[str, Any] = json.loads(runner.invoke(cli.app, ["inspect", str(built.bundle), "--json"]).output)
     assert raw["kind"] == "bundle"
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_what_has_problems_is_exit_1(tmp_path: Path, flags: list[str]) -> None:
+    """A script that asks has to be told; the description comes all the same."""
+    with cache.whole(tmp_path / "stage") as work:
+        (work / "model.onnx").write_text("weights")
+        cache.stamp(work, {"key": "k", "stage": "adapt"})
+    command = ["inspect", str(tmp_path / "stage"), *flags]
+    assert CliRunner().invoke(cli.app, command).exit_code == 0
+    (tmp_path / "stage" / "model.onnx").unlink()
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 1
+    assert "model.onnx is missing" in done.output

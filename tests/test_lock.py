@@ -75,8 +75,9 @@ def test_a_file_that_is_no_lock_is_an_error(bundle: Path, text: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_two_builds_from_one_lock_are_the_same_bytes(built: Built, tmp_path: Path) -> None:
-    path = variant(built, "again", out=str(tmp_path / "elsewhere" / "tiny"))
+def test_two_builds_from_one_lock_are_the_same_bytes(built: Built, checkpoint_folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(checkpoint_folder, tmp_path / "moved" / checkpoint_folder.name)
+    path = variant(built, "again", model=str(moved), out=str(tmp_path / "elsewhere" / "tiny"))
     os.environ["PYTHONHASHSEED"] = "7"  # a set's order must not show in any file
     try:
         done = cli("build", path, "--lock", built.bundle / lock.FILE)
@@ -84,7 +85,8 @@ def test_two_builds_from_one_lock_are_the_same_bytes(built: Built, tmp_path: Pat
         del os.environ["PYTHONHASHSEED"]
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "elsewhere" / "tiny") == contents(built.bundle)
-    assert contents(tmp_path / "elsewhere" / ".edgeforge" / "export") == contents(built.artifact("export").parent)
+    export = built.artifact("export")
+    assert contents(tmp_path / "elsewhere" / ".edgeforge" / "export" / export.name) == contents(export)
 
 
 def test_a_build_that_cannot_give_what_is_locked_does_not_start(built: Built, bundle: Path) -> None:
@@ -93,6 +95,15 @@ def test_a_build_that_cannot_give_what_is_locked_does_not_start(built: Built, bu
     assert done.returncode == 1
     assert "recipe.quantize.rounding: null locked, nearest here" in done.stderr
     assert not (built.cache.parent / "other").exists()
+
+
+def test_a_model_under_another_name_is_not_what_is_locked(
+        built: Built, checkpoint_folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(checkpoint_folder, tmp_path / "my llama")
+    done = cli("build", variant(built, "named", model=str(other)), "--lock", built.bundle)
+    assert done.returncode == 1
+    assert f"name: {checkpoint_folder.name} locked, my llama here" in done.stderr
+    assert not (built.cache.parent / "named").exists()
 
 
 def test_bytes_that_come_out_otherwise_fail_the_build(built: Built, bundle: Path) -> None:

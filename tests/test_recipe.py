@@ -250,3 +250,25 @@ def test_a_home_folder_means_home(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: ~/m\nout: o\ntarget: {chip: snapdragon-8-gen-3}\n")
     assert recipe.load(path).model == Path.home() / "m"
+
+
+@pytest.mark.parametrize(("gate", "said"), [
+    ("quantize_kl: -1", "gates.quantize_kl: takes more than 0 (got -1)"),
+    ("quantize_kl: 0", "gates.quantize_kl: takes more than 0 (got 0)"),
+    ("quantize_ppl: 0.5", "gates.quantize_ppl: takes at least 1 (got 0.5)"),
+    ("shared_bytes: 0.5", "gates.shared_bytes: takes at least 1 (got 0.5)"),
+    ("adapt_db: 500", "gates.adapt_db: takes at most 150 (got 500)"),
+    ("emulator_db: 151", "gates.emulator_db: takes at most 150 (got 151)")])
+def test_a_gate_that_can_never_pass_is_refused(tmp_path: Path, gate: str, said: str) -> None:
+    assert said in _complaint(tmp_path, MINIMAL + f"gates: {{{gate}}}\n")
+
+
+def test_a_gate_may_be_as_wide_as_one_likes(tmp_path: Path) -> None:
+    wide = "gates: {adapt_db: -100, quantize_kl: 1e9, quantize_ppl: 1, shared_bytes: 2}\n"
+    gates = _load(tmp_path, MINIMAL + wide).gates
+    assert (gates.adapt_db, gates.quantize_kl) == (-100, 1e9)
+
+
+def test_a_transform_twice_is_refused(tmp_path: Path) -> None:
+    said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, equalize_kv, rotate]}\n")
+    assert "recipe.yaml:5: quantize.transforms: 'rotate' is there twice" in said

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,17 +178,28 @@ def test_the_old_folder_stays_when_the_new_one_cannot_take_its_place(tmp_path: P
     assert [p.name for p in tmp_path.rglob("*")] == ["bundle", "old"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path, there: bool) -> None:
+    """A bundle's place on another disk; with nothing at the far end yet, too."""
+    far, link = tmp_path / "far" / "bundle", tmp_path / "near" / "bundle"
+    far.parent.mkdir()
+    link.parent.mkdir()
+    link.symlink_to(far, target_is_directory=True)
+    if there:
+        far.mkdir()
+        (far / "old").write_text("")
+    with cache.whole(link) as work:
+        (work / "new").write_text("")
+    assert [p.name for p in link.parent.iterdir()] == ["bundle"]
+    assert link.is_symlink()
+    assert [p.name for p in far.parent.rglob("*")] == ["bundle", "new"]
+
+
 def test_a_killed_build_is_swept_up_by_the_next(built: Built) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    out = variant(built, "swept")
     bundles = built.cache.parent
-    wrecks = [bundles / f".deadbeef.edgeforge-{gone.pid}", bundles / f".feedbeef.edgeforge-{os.getpid()}"]
-    for wreck in wrecks:
-        wreck.mkdir()
-    bystander = bundles / f".backup-{gone.pid}"
-    bystander.mkdir()
-    pipeline.build(recipe.load(out), lambda event: None)
-    assert [w.exists() for w in wrecks] == [False, True]  # a living maker keeps its own
+    wreck, bystander = bundles / ".deadbeef.edgeforge-0badcafe", bundles / ".backup-0badcafe"
+    for folder in (wreck, bystander):
+        folder.mkdir()
+    pipeline.build(recipe.load(variant(built, "swept")), lambda event: None)
+    assert not wreck.exists()
     assert bystander.exists()
-    wrecks[1].rmdir()

@@ -11,6 +11,7 @@ import pytest
 
 from edgeforge import targets
 from edgeforge.backends.qnn.compiler import GraphJob, PartJob, compile_part
+from edgeforge.errors import RecipeError
 
 sys.path.insert(0, str(Path(__file__).parent / "backends" / "qnn"))
 
@@ -48,3 +49,10 @@ def test_a_binary_for_the_chip_has_its_architecture(number: int, tmp_path: Path)
     info = compile_part(job, 120).info
     assert (info.soc_model, info.dsp_arch) == (number, chip.dsp_arch)
     assert info.graphs[0].vtcm_bytes == chip.vtcm_mb << 20
+
+
+@pytest.mark.parametrize("name", ["SNAPDRAGON-8-GEN-3", "Snapdragon 8 Gen 3", "snapdragon_8_gen_3", "snapdragon-8gen3"])
+def test_a_chip_is_found_however_it_is_written(name: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        targets.chip(name)
+    assert caught.value.hint == "did you mean 'snapdragon-8-gen-3'?"

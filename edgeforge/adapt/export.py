@@ -61,6 +61,9 @@ def _refuse_positions(module: DecoderGraph, args: tuple[torch.Tensor, ...], kind
         module.position = _FAR
         far = module(ids, *probes)[0]
         module.position = 0
+    if not torch.isfinite(near).all():
+        raise UnsupportedError(f"{kind}: its logits for random inputs are NaN or infinite",
+                               "is a number in config.json wrong, or a weight damaged?")
     if not torch.equal(near, far):
         raise UnsupportedError(f"{kind}: its layers read token positions beside RoPE",
                                "scaling or masking by position is not supported")

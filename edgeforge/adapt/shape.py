@@ -3,6 +3,7 @@ stands, so that a recipe can be checked before torch is loaded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from edgeforge.targets import Profile
 if TYPE_CHECKING:
     import torch
 
+_SIZES = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers", "head_dim", "hidden_size", "vocab_size")
+_LONGEST = 200
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -78,8 +81,9 @@ def decoder(config: Any, profile: Profile, context: int) -> Decoder:
     """
     kind = str(getattr(config, "model_type", "?"))
     heads = getattr(config, "num_attention_heads", None)
-    if not isinstance(heads, int):
+    if heads is None:
         raise UnsupportedError(f"{kind}: config has no num_attention_heads", "only text decoders are supported")
+    _refuse_impossible_numbers(kind, config)
     rope = _rope(kind, config)
     _refuse_experts(kind, config)
     _refuse_short_windows(kind, config, context)
@@ -116,7 +120,25 @@ def _rope(kind: str, config: Any) -> dict[str, Any]:
     if any(isinstance(entry, dict) for entry in rope.values()):
         raise UnsupportedError(f"{kind}: rotates layers of different types by different tables ({', '.join(rope)})",
                                "one RoPE table for all layers is supported")
+    theta = rope.get("rope_theta")
+    if theta is not None and not (_at_least_zero(theta) and theta):
+        raise UnsupportedError(f"{kind}: config has rope_theta: {theta!r}"[:_LONGEST], "a number above 0 is read")
     return rope
+
+
+def _refuse_impossible_numbers(kind: str, config: Any) -> None:
+    """Text where a number belongs, sizes of nothing, a root of a negative number: every logit would be NaN."""
+    for key in _SIZES:
+        value = getattr(config, key, None)
+        if value is not None and (type(value) is not int or value < 1):
+            raise UnsupportedError(f"{kind}: config has {key}: {value!r}"[:_LONGEST], "a whole number above 0 is read")
+    for key in ("rms_norm_eps", "layer_norm_eps"):
+        if (value := getattr(config, key, None)) is not None and not _at_least_zero(value):
+            raise UnsupportedError(f"{kind}: config has {key}: {value!r}"[:_LONGEST], "0 or a number above it is read")
+
+
+def _at_least_zero(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _refuse_experts(kind: str, config: Any) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # every worker process passes through here on its way in
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.faults import Fault
-    from edgeforge.backends.health import Abilities, Proof, Tool
+    from edgeforge.backends.health import Abilities, Card, Proof, Tool
     from edgeforge.backends.trial import Trial
     from edgeforge.build import Build
     from edgeforge.findings import Facts, Finding
@@ -26,6 +26,8 @@ class Backend(Protocol):
     """what this machine cannot show about the compiled files; the report says it"""
     graph_not_seen: tuple[str, ...]
     """likewise, for a plain graph"""
+    decisive: tuple[str, ...]
+    """distributions whose versions decide what comes out of its compiler"""
     suffixes: tuple[str, ...]
     """of the compiled files that `describe` can read"""
     alike: tuple[str, ...]
@@ -65,6 +67,14 @@ class Backend(Protocol):
         """The vendor's tools on this machine."""
         ...
 
+    def card(self, chip: Chip) -> Card:
+        """What the chip is and takes."""
+        ...
+
+    def caution(self, target: Target) -> str:
+        """What a person should know who runs this target here; empty for another backend's, or when nothing."""
+        ...
+
     def abilities(self, chip: Chip) -> Abilities:
         """What can be done for the chip on this machine."""
         ...
@@ -82,7 +92,6 @@ class Backend(Protocol):
         ...
 
 
-
 def names() -> list[str]:
     """Every backend there is."""
     here = Path(__file__).parent
@@ -93,6 +102,11 @@ def reader(path: Path) -> Backend | None:
     """The backend that can describe this file, by its suffix."""
     found = (backend(name) for name in names())
     return next((b for b in found if path.suffix in b.suffixes), None)
+
+
+def caution(target: Target) -> str:
+    """What the backend whose target this is has to say to a person who runs it here."""
+    return next(filter(None, (backend(name).caution(target) for name in names())), "")
 
 
 def backend(name: str) -> Backend:

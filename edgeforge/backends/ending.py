@@ -8,7 +8,7 @@ from typing import Literal
 
 from edgeforge.errors import CompilerError
 
-Kind = Literal["refused", "crashed", "hung", "memory", "garbage", "wrong"]
+Kind = Literal["refused", "crashed", "hung", "memory", "garbage", "wrong", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Ending:
     """One failure.
 
     kind: refused (it said no), crashed (a signal), hung (the deadline), memory (the limit), garbage (it ended well
-    and what it left cannot be used), wrong (numbers that are not those of the model).
+    and what it left cannot be used), wrong (numbers that are not those of the model), stopped (by
+    us: no failure of its own).
     words: in words, with the numbers. signal: SIGSEGV, ...; empty unless crashed.
     lines: what the log says, the cause first. nodes: ONNX nodes that those lines name.
     """

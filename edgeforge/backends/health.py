@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,14 @@ class Tool:
     detail: str = ""
     problem: str = ""
     fix: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A chip in the vendor's own terms. line: for a person, without the chip's name. facts: the same as JSON."""
+
+    line: str
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from edgeforge.errors import CompilerError, EdgeForgeError
 from edgeforge.export.record import load_arrays, save_arrays
 
 MODEL, INPUTS, REPRO = "model.onnx", "inputs.npz", "repro.json"
+
+
+class NothingFails(CompilerError):
+    """No graph is known to have failed, and none does."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,21 @@ def bisect(trials: Sequence[Trial], out: Path, timeout_s: float, below_db: float
 
     Raises:
         EdgeForgeError: out holds something else, a model cannot be read or run on the CPU.
-        CompilerError: no graph fails alone.
+        CompilerError: no graph fails alone; NothingFails when that is no riddle.
     """
     if out.exists() and not (out / REPRO).is_file() and any(out.iterdir() if out.is_dir() else [out]):
         raise EdgeForgeError(f"{out} exists and is not a bisect's folder", "choose another --out")
+    sound = True
     with tempfile.TemporaryDirectory(prefix="edgeforge-bisect-") as scratch:
         for trial in trials:
             hunt = _Hunt(trial, Path(scratch), timeout_s, below_db, say)
             if (ending := hunt.start()) is not None:
                 return hunt.finish(ending, out)
+            sound = sound and hunt.sound and trial.known is None
     what = f"below {below_db:g} dB" if below_db is not None else "refused, crashes or hangs"
-    raise CompilerError(f"{', '.join(t.name for t in trials)}: nothing is {what} when compiled alone",
-                        "the failure needs its graphs together, other inputs, or a longer --timeout")
+    kind = NothingFails if sound else CompilerError
+    raise kind(f"{', '.join(t.name for t in trials)}: nothing is {what} when compiled alone",
+               "a failure elsewhere needs its graphs together, other inputs, or a longer --timeout")
 
 
 class _Hunt:
@@ -80,12 +88,15 @@ class _Hunt:
         self._zeros = {str(v.name): _zero(v) for v in self.pieces.boundaries()}
         self._seen: dict[Set, Ending | None] = {}
         self._wanted: Ending | None = None
+        self.sound = False
+        """the whole graph was tried and did not fail"""
         self._best: Set = tuple(range(len(self.pieces.units)))
 
     def start(self) -> Ending | None:
         """The whole graph's failure; None when it does not fail as it did in the build."""
         self._say(f"{self._trial.name}: {len(self._best)} units; the whole first, at most {self._timeout:.0f} s a try")
         ending, known = self._ask(self._best), self._trial.known
+        self.sound = ending is None
         if ending is not None and known is not None and self._below is None and not ending.same(known):
             self._say(f"{self._trial.name}: alone it {ending.words}; in the build it {known.words}: another failure")
             return None
@@ -110,7 +121,7 @@ class _Hunt:
         if self._trial.feeds is not None:
             try:
                 given = load_arrays(self._trial.feeds)
-            except (OSError, ValueError, BadZipFile) as error:
+            except (OSError, ValueError, EOFError, NotImplementedError, MemoryError, BadZipFile, zlib.error) as error:
                 raise EdgeForgeError(f"{self._trial.feeds} does not hold arrays (.npz): {error}") from error
         return values.feeds_for(self._model.graph, given)
 

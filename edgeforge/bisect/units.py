@@ -2,12 +2,13 @@
 
 Compilers for integer accelerators want quantized inputs and outputs, and judge an operator together with the
 Quantize and Dequantize around it. So a QDQ graph is cut at the outputs of QuantizeLinear only; each piece between
-is one unit. A graph without QuantizeLinear is cut at every value: each node is a unit.
+is one unit. A graph without QuantizeLinear is cut at every value: each node is a unit. Nodes that no output of
+the graph depends on are in no unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -49,15 +50,15 @@ class Pieces:
                 self._constant.add(node)
             elif node.op_type == "DequantizeLinear" and self._is_boundary(inputs[0]):
                 self._soft.add(node)
+        self._live = _live(model.graph)
         self.units = self._units()
         if not self.units:
             raise UnsupportedError("the graph has no node that computes anything from its inputs")
         self._home = {node: i for i, unit in enumerate(self.units) for node in unit.nodes}
 
     def boundaries(self) -> list[ir.Value]:
-        """Every value at which the graph can be cut or leaves it, in graph order; graph inputs first."""
-        made = [v for u in self.units for n in u.nodes for v in n.outputs]
-        return [*self._model.graph.inputs, *(v for v in made if self._is_boundary(v) or v.is_graph_output())]
+        """Every value that a unit can hand on, in graph order; graph inputs first."""
+        return [*self._model.graph.inputs, *self._handed_on(range(len(self.units)))]
 
     def inputs(self, chosen: Iterable[int]) -> list[ir.Value]:
         """What the chosen units read and do not make themselves."""
@@ -76,10 +77,9 @@ class Pieces:
         return list(found)
 
     def outputs(self, chosen: Iterable[int]) -> list[ir.Value]:
-        """What the chosen units make for others: other units, the graph's outputs, nobody."""
+        """What the chosen units make for others: other units, the graph's outputs."""
         mine = set(chosen)
-        made = [v for i in sorted(mine) for n in self.units[i].nodes for v in n.outputs if v.name]
-        return [v for v in made if v.is_graph_output() or not mine >= (readers := self._readers(v)) or not readers]
+        return [v for v in self._handed_on(sorted(mine)) if v.is_graph_output() or not mine >= self._readers(v)]
 
     def model(self, chosen: Iterable[int]) -> ir.Model:
         """A model of the chosen units alone; its values keep their names."""
@@ -95,6 +95,12 @@ class Pieces:
             found |= {i for v in node.outputs for i in self._readers(v)}
         return sorted(found)
 
+    def _handed_on(self, chosen: Iterable[int]) -> Iterator[ir.Value]:
+        """The outputs of these units that leave the graph or that a unit reads across a cut; not what nobody reads."""
+        for value in (v for i in chosen for n in self.units[i].nodes for v in n.outputs if v.name):
+            if value.is_graph_output() or (self._is_boundary(value) and self._readers(value)):
+                yield value
+
     def _is_constant(self, value: ir.Value) -> bool:
         return value.is_initializer() or (value.producer() in self._constant)
 
@@ -108,13 +114,14 @@ class Pieces:
         for use in value.uses():
             if use.node in self._soft or use.node in self._constant:
                 found |= {i for v in use.node.outputs for i in self._readers(v)}
-            else:
+            elif use.node in self._live:
                 found.add(self._home[use.node])
         return found
 
     def _units(self) -> tuple[Unit, ...]:
         """Nodes joined wherever one reads what another makes and the value between is not a boundary."""
-        core = [n for n in self._model.graph if n not in self._constant and n not in self._soft]
+        idle = self._constant | self._soft
+        core = [n for n in self._model.graph if n in self._live and n not in idle]
         leader = {n: n for n in core}
 
         def find(node: ir.Node) -> ir.Node:
@@ -133,3 +140,15 @@ class Pieces:
             groups.setdefault(find(node), []).append(node)
         last = {n: i for i, n in enumerate(core)}
         return tuple(Unit(tuple(g)) for g in sorted(groups.values(), key=lambda g: last[g[-1]]))
+
+
+def _live(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes that the graph's outputs depend on."""
+    found: set[ir.Node] = set()
+    todo = [v.producer() for v in graph.outputs]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += [v.producer() for v in node.inputs if v is not None]
+    return found

@@ -110,11 +110,14 @@ def _arrays(path: Path) -> Arrays:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise RecipeError(f"model.calibration: {path} does not exist", hint) from None
+    except MemoryError as error:  # a header may claim any size
+        raise RecipeError(f"model.calibration: {path} claims more than this machine's memory holds: {error}",
+                          f"give fewer samples; if they are few, it is damaged: {hint}") from error
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error,
             KeyError) as error:
         pickled = "object" in str(error).lower() or "pickle" in str(error).lower()
         why = "holds pickled Python objects, which are not loaded" if pickled and zipfile.is_zipfile(path) else (
-            f"is not an .npz file: {error}")
+            "is not an .npz file" if pickled else f"is not an .npz file: {error}")  # numpy advises to allow pickles
         raise RecipeError(f"model.calibration: {path} {why}", hint) from error
 
 

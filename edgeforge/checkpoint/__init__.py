@@ -4,9 +4,10 @@
 skipped, before torch and transformers are imported.
 """
 
-from edgeforge.checkpoint.load import load_model, load_tokenizer
+from edgeforge.checkpoint.load import VOCABULARIES, load_model, load_tokenizer
 from edgeforge.checkpoint.opened import Checkpoint, TensorInfo
 from edgeforge.checkpoint.source import locate, open_checkpoint
 from edgeforge.checkpoint.unread import check_config
 
-__all__ = ["Checkpoint", "TensorInfo", "check_config", "load_model", "load_tokenizer", "locate", "open_checkpoint"]
+__all__ = ["VOCABULARIES", "Checkpoint", "TensorInfo", "check_config", "load_model", "load_tokenizer", "locate",
+           "open_checkpoint"]

@@ -128,7 +128,9 @@ def _nothing_to_read(folder: Path) -> CheckpointError | UnsupportedError:
                                 pickled.CONVERT)
     strays = [n for n in found if n.endswith(".safetensors")]
     holds = f"; it holds {names(strays)}, which nothing names" if strays else ""
+    alone = (f"; if {strays[0]} holds all of them under transformers' names, rename it to {WEIGHTS}"
+             if len(strays) == 1 else "")
     return CheckpointError(
         f"{folder} has neither {WEIGHTS} nor {INDEX}{holds}",
-        "download the weights, or the index that belongs to the shards",
+        f"download the weights, or the index that belongs to the shards{alone}",
     )

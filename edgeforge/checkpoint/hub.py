@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeforge.checkpoint.folder import open_folder
-from edgeforge.checkpoint.opened import Checkpoint
+from edgeforge.checkpoint.opened import CONFIG, Checkpoint
 from edgeforge.errors import CheckpointError
 
 # Config, tokenizer, template and weights as safetensors: no pickles, no code, no weights of other frameworks.
@@ -39,9 +39,16 @@ def open_repository(wanted: HubId) -> Checkpoint:
     """Fetches what the cache lacks, and opens the snapshot.
 
     Raises:
-        CheckpointError: not there, not allowed, no network and not in the cache.
+        CheckpointError: not there, not allowed, no network and not in the cache, no safetensors (a hub's pickles are
+            never fetched).
     """
     folder = Path(_fetch(wanted))
+    if not any(folder.glob("*.safetensors")) and (folder / CONFIG).exists():
+        raise CheckpointError(
+            f"{wanted} on the hub holds no model*.safetensors, and weights of other kinds are not fetched from there",
+            f"look for a revision or a repository that has them; for pickles that you trust: `{_download(wanted)}`, "
+            "then give DIR as the model, with --allow-pickle",
+        )
     opened = open_folder(folder, allow_pickle=False)
     return dataclasses.replace(
         opened, name=wanted.repository.rpartition("/")[2], source=wanted.repository, revision=folder.name
@@ -79,6 +86,11 @@ def _fetch(wanted: HubId) -> str:
         raise CheckpointError(f"{wanted} could not be fetched from the hub: {reason}", _RETRY) from error
 
 
+def _download(wanted: HubId) -> str:
+    at = f" --revision {wanted.revision}" if wanted.revision else ""
+    return f"hf download {wanted.repository}{at} --local-dir DIR"
+
+
 def _unreachable(wanted: HubId, error: Exception, offline: bool) -> CheckpointError:
     from huggingface_hub.errors import IncompleteSnapshotError
 
@@ -87,9 +99,8 @@ def _unreachable(wanted: HubId, error: Exception, offline: bool) -> CheckpointEr
     else:
         lack = "there is no such folder, and it is not in the hub's cache here"
     why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
-    at = f" --revision {wanted.revision}" if wanted.revision else ""
     return CheckpointError(
         f"{wanted}: {lack}, and {why}",
-        f"on a connected machine `hf download {wanted.repository}{at} --local-dir DIR`, then give DIR as the model"
+        f"on a connected machine `{_download(wanted)}`, then give DIR as the model"
         + ("; or unset HF_HUB_OFFLINE" if offline else ""),
     )

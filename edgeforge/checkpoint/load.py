@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""one of these is in every folder that has a tokenizer"""
 
 
 def load_model(checkpoint: Checkpoint) -> torch.nn.Module:
@@ -77,18 +78,19 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     """The checkpoint's own tokenizer.
 
     Raises:
-        CheckpointError: no tokenizer files, or damaged ones.
+        CheckpointError: no tokenizer files, or damaged ones; a config that makes no model, which is read with them.
         UnsupportedError: a GGUF file whose pre-tokenizer is not known.
     """
     from transformers import AutoTokenizer
 
     folder = checkpoint.folder
     # For some model types transformers makes up an empty tokenizer when the files are missing.
-    if checkpoint.format != "gguf" and not any((folder / name).is_file() for name in _VOCABULARIES):
+    if checkpoint.format != "gguf" and not any((folder / name).is_file() for name in VOCABULARIES):
         raise CheckpointError(f"{folder} has no tokenizer", "copy tokenizer.json and tokenizer_config.json into it")
     try:
         if checkpoint.format == "gguf":
             return gguf_load.load_tokenizer(checkpoint)
+        unread.make_config(checkpoint)  # AutoTokenizer reads it too: what is wrong there is not the tokenizer's
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except EdgeForgeError:
         raise

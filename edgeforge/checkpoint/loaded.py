@@ -33,7 +33,7 @@ def _check_names(checkpoint: Checkpoint, model: str, info: Mapping[str, Any]) ->
         raise CheckpointError(
             f"none of the {len(held)} tensors in {where} fits {model}: "
             f"the checkpoint holds {names(held, 2)}; the model wants {names(missing, 2)}",
-            _prefix_hint(held, missing) or f"is {CONFIG} from another model?",
+            _prefix_hint(held, missing) or _other(checkpoint, f"is {CONFIG} from another model?"),
         )
     if mismatched := sorted(info["mismatched_keys"]):
         raise other_shapes(checkpoint, [(n, tuple(have), tuple(want)) for n, have, want in mismatched])
@@ -45,17 +45,22 @@ def _check_names(checkpoint: Checkpoint, model: str, info: Mapping[str, Any]) ->
     if problems:
         untied_head = missing == {"lm_head.weight"} and not unexpected
         raise CheckpointError(
-            f"{where} does not match its {CONFIG}: " + "; ".join(problems),
+            f"{where} does not match its {checkpoint.config_name}: " + "; ".join(problems),
             f"{CONFIG} does not say `tie_word_embeddings: true`: set it if embedding and head are one tensor"
             if untied_head
-            else "weights and config must come from one and the same model",
+            else _other(checkpoint, "weights and config must come from one and the same model"),
         )
 
 
 def no_place(checkpoint: Checkpoint, model: str, extra: Collection[str]) -> CheckpointError:
     """The refusal of tensors that the model does not have."""
     return CheckpointError(f"{len(extra)} tensors in {checkpoint.source} have no place in {model}: {names(extra)}",
-                           "weights and config must come from one and the same model")
+                           _other(checkpoint, "weights and config must come from one and the same model"))
+
+
+def _other(checkpoint: Checkpoint, hint: str) -> str:
+    """A GGUF file holds both: nothing can have been mixed up beside it."""
+    return "download it again, or convert the model again" if checkpoint.format == "gguf" else hint
 
 
 def other_shapes(checkpoint: Checkpoint, found: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]
@@ -63,8 +68,9 @@ def other_shapes(checkpoint: Checkpoint, found: Iterable[tuple[str, tuple[int, .
     """The refusal of tensors as (name, shape in the checkpoint, shape by the config)."""
     shapes = [f"{n} is {list(have)}, the config asks for {list(want)}" for n, have, want in found]
     return CheckpointError(
-        f"{len(shapes)} tensors in {checkpoint.source} have another shape than {CONFIG} says: {names(shapes)}",
-        f"is {CONFIG} from another size of the model, or the vocabulary resized without it?",
+        f"{len(shapes)} tensors in {checkpoint.source} have another shape than {checkpoint.config_name} says: "
+        f"{names(shapes)}",
+        _other(checkpoint, f"is {CONFIG} from another size of the model, or the vocabulary resized without it?"),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from edgeforge.checkpoint.hashes import default_cache, file_hashes
+from edgeforge.hashes import default_cache, file_hashes
 
 CONFIG = "config.json"
 Format = Literal["safetensors", "pickle", "gguf"]
@@ -56,6 +56,11 @@ class Checkpoint:
     def config_file(self) -> Path:
         """Where the config was read."""
         return self.weight_files[0] if self.format == "gguf" else self.folder / CONFIG
+
+    @property
+    def config_name(self) -> str:
+        """What to call the config in a message: a GGUF file has no file of that name."""
+        return "own header" if self.format == "gguf" else CONFIG
 
     def fingerprint(self, cache: Path | None = None) -> str:
         """sha256 (hex) over names and contents of the config, tokenizer and weight files; of a GGUF its own.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import warnings
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,9 @@ def load(files: tuple[Path, ...]) -> dict[str, torch.Tensor]:
     made: dict[str, torch.Tensor] = {}
     for file in files:
         try:
-            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the pickle's protocol, to whoever wrote torch
+                found: Any = torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise CheckpointError(f"{file} is not loaded: {_asked(error)}", _LOAD_HINT) from error
         except Exception as error:  # the unpickler trips over garbage in as many ways as there are opcodes
@@ -112,7 +115,8 @@ def _leads_out(name: str) -> bool:
 def _asked(error: pickle.UnpicklingError) -> str:
     """The line of torch's long text that says what the pickle wanted."""
     lines = [line.strip() for line in str(error).splitlines() if "WeightsUnpickler error" in line or "GLOBAL" in line]
-    return lines[0][:300] if lines else " ".join(str(error).split())[:300]
+    said = lines[0] if lines else " ".join(str(error).split())
+    return said.partition(" Please ")[0][:300]  # torch advises to allow it
 
 def _name(file: Path, name: object, known: dict[str, torch.Tensor]) -> str:
     if not isinstance(name, str):

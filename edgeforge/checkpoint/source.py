@@ -29,7 +29,8 @@ def open_checkpoint(model: str | Path, allow_pickle: bool = False) -> Checkpoint
     Args:
         model: a folder, a .gguf file, or a hub id that `locate` left as it is.
         allow_pickle: read weights that torch pickled (.bin, .pt) when there are no safetensors. They are
-            loaded as tensors only: code in them is refused, not run.
+            loaded as tensors only: code in them is refused, not run. From the hub none are fetched; the error says how
+            to get them.
 
     Raises:
         CheckpointError: it, its config or a weight file is missing, truncated or contradictory.

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def check_config(checkpoint: Checkpoint) -> Any:
         UnsupportedError: transformers knows no causal LM for this `model_type`.
     """
     with _quiet(), _noting_reads() as reads:
-        config = _make_config(checkpoint)
+        config = make_config(checkpoint)
         rope = _note_rope(config)
         _run_without_weights(checkpoint, config)
     if rope:
@@ -59,14 +60,15 @@ def check_config(checkpoint: Checkpoint) -> Any:
     if unread:
         raise CheckpointError(
             f"{checkpoint.source}: {type(config).__name__.removesuffix('Config')} in transformers reads none of these "
-            f"keys of {CONFIG}: {names(unread)}",
+            f"keys of its {checkpoint.config_name}: {names(unread)}",
             "a model that was trained with them would come out as another one: is model_type right? Remove a key from "
             f"{CONFIG} when it is only a note",
         )
     return config
 
 
-def _make_config(checkpoint: Checkpoint) -> Any:
+def make_config(checkpoint: Checkpoint) -> Any:
+    """config.json as transformers' class; raises as `check_config`, of what the values alone show."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     kind = checkpoint.config["model_type"]
@@ -181,6 +183,8 @@ def _quiet() -> Iterator[None]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about sizes of zero
+            yield
     finally:
         logging.set_verbosity(level)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from edgeforge import __version__
 from edgeforge.cli import bisect, build, check, doctor, eval, inspect, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  help="From a HuggingFace LLM to measured NPU binaries, on an ordinary machine.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 _SIGINT = 130
 """what a shell reports for a program that Ctrl-C ended"""
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"edgeforge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    _version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_say_version,
+                                           help="Says which version this is.")] = False,
+) -> None:
+    """From a HuggingFace LLM to measured NPU binaries, on an ordinary machine."""
+
 
 app.command("build")(build.build)
 app.command("check")(check.check)
@@ -32,7 +48,13 @@ app.add_typer(vectors.app, name="vectors")
 
 def main() -> None:
     """Entry point: exit 0 done, 1 error, 2 usage, 3 gate failed, 130 Ctrl-C; no traceback for what a user can cause."""
-    sys.exit(_guarded(lambda: app(standalone_mode=False)))
+    code = _guarded(lambda: app(standalone_mode=False))
+    if code == _SIGINT:
+        # Where Ctrl-C has passed through C code that ran Python, an ordinary exit raises the signal once more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _guarded(call: Callable[[], Any]) -> int:

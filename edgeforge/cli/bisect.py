@@ -26,10 +26,15 @@ def bisect(
         metavar="DB", help="Look for wrong numbers instead: an SQNR below this against the CPU.")] = None,
 ) -> None:
     """Cuts a graph that fails down to the smallest piece that fails in the same way, and keeps it with its inputs."""
+    from edgeforge.bisect.run import NothingFails
     from edgeforge.bisect.run import bisect as search
 
-    found = search(_trials(target, chip, feeds), out, timeout, numeric,
-                   lambda text: ERR.print(escape(text), highlight=False, soft_wrap=True))
+    try:
+        found = search(_trials(target, chip, feeds), out, timeout, numeric,
+                       lambda text: ERR.print(escape(text), highlight=False, soft_wrap=True))
+    except NothingFails as good:
+        OUT.print(escape(good.message), highlight=False, soft_wrap=True)
+        return
     verdict = ("stopped early; not tried again" if found.stopped else
                "fails alone, tried again from that folder" if found.verified else "did NOT fail when tried once more")
     for line in (f"{found.graph}: {found.units[0]} of {found.units[1]} units after {found.tries} tries: "
@@ -48,7 +53,8 @@ def _trials(target: Path, chip: str | None, feeds: Path | None) -> list[Trial]:
         for name in backends.names():
             if (found := backends.backend(name).trials(target)) is not None:
                 return list(found)
-        raise EdgeForgeError(f"{target} holds no compile job", "give <cache>/failed/<part>_<kind>, or an ONNX file")
+        raise EdgeForgeError(f"{target} holds no compile job",
+                             "give <cache>/failed/<key>/<part>_<kind>, or an ONNX file")
     if not target.is_file():
         raise EdgeForgeError(f"{target} does not exist", "give a failed compile job's folder, or an ONNX file")
     if chip is None:

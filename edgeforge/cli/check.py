@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from edgeforge import backends, recipe
 from edgeforge import check as checks
-from edgeforge import recipe
 from edgeforge.cli.build import ALLOW_PICKLE
 from edgeforge.cli.console import OUT
 from edgeforge.findings import Facts, Finding
@@ -43,18 +43,15 @@ def _plain(report: checks.Report) -> dict[str, object]:
     chip, found = report.facts.chip, report.facts.estimate
     return {
         "ok": not report.exit_code, "findings": [dataclasses.asdict(f) for f in report.findings],
-        "chip": {"name": chip.name, "part": chip.part, "soc_model": chip.soc_model, "vtcm_mb": chip.vtcm_mb,
-                 **dataclasses.asdict(chip.hexagon)},
+        "chip": {"name": chip.name, "part": chip.part, **backends.backend(chip.backend).card(chip).facts},
         "parts": checks.rows(report.facts),
         "build": found and {"memory_bytes": found.memory, "disk_bytes": found.disk}}
 
 
 def _show(facts: Facts) -> None:
-    chip, hexagon, found = facts.chip, facts.chip.hexagon, facts.estimate
-    bits = "/".join(map(str, hexagon.weight_bits))
-    OUT.print(f"[bold]{chip.name}[/bold]  {chip.part}, SoC {chip.soc_model}, Hexagon v{chip.dsp_arch}, {chip.vtcm_mb} "
-              f"MiB VTCM; weights of {bits} bits, {'with' if hexagon.block_weights else 'no'} blocks, "
-              f"{'shared' if hexagon.sharing else 'not shared'} by prefill and decode", highlight=False, soft_wrap=True)
+    chip, found = facts.chip, facts.estimate
+    card = backends.backend(chip.backend).card(chip)
+    OUT.print(f"[bold]{chip.name}[/bold]  {chip.part}, {escape(card.line)}", highlight=False, soft_wrap=True)
     if found is None:
         return
     table = Table("part", *(f"{name}, MiB" for name in ("weights", "KV cache", "logits", "limit")), box=None)

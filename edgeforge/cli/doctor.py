@@ -13,7 +13,7 @@ from rich.table import Table
 from edgeforge import doctor as rooms
 from edgeforge.backends.faults import Fault
 from edgeforge.backends.health import Abilities
-from edgeforge.cli.console import OUT, line
+from edgeforge.cli.console import ERR, OUT, line
 from edgeforge.errors import EXIT_ERROR
 
 
@@ -24,8 +24,12 @@ def doctor(
 ) -> None:
     """Says what is installed, what can be done here for each chip, what is wrong (exit 1); or what a code means."""
     if code is not None:
-        for fault in rooms.explain(code):
+        found = rooms.explain(code)
+        for fault in found:
             line(dataclasses.asdict(fault)) if as_json else _explain(fault)
+        if not found:
+            ERR.print(f"{escape(code)}: every file is whole, and the binaries fit together. If a device refuses it "
+                      "all the same, give the error code or the log that you see", highlight=False, soft_wrap=True)
         return
     health = rooms.examine(Path.cwd())
     if as_json:

@@ -12,19 +12,23 @@ from rich.table import Table
 
 from edgeforge import describe
 from edgeforge.cli.console import OUT, line
+from edgeforge.errors import EXIT_ERROR
 
 
 def inspect(
     path: Annotated[Path, typer.Argument(help="An .onnx, encodings, compiled binary, bundle or stage's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
-    """Says what a file or folder holds: interface, operators, grids, chip, gates, sizes, what is missing."""
+    """Says what a file or folder holds: interface, operators, grids, chip, gates, sizes, what is missing.
+    Exit 1: it has problems."""
     facts = describe.describe(path)
     if as_json:
         line(facts)
-        return
-    for item in _render(facts, 0):
-        OUT.print(item, highlight=False, soft_wrap=isinstance(item, str))
+    else:
+        for item in _render(facts, 0):
+            OUT.print(item, highlight=False, soft_wrap=isinstance(item, str))
+    if facts.get("problems"):
+        raise typer.Exit(EXIT_ERROR)
 
 
 def _render(facts: dict[str, Any], depth: int) -> Iterator[str | Table]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from edgeforge_runtime.typed import read_json
 
 from edgeforge import backends
 from edgeforge.errors import EdgeForgeError
@@ -43,6 +44,6 @@ def _known() -> list[str]:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # broken UTF-8 too
+        return read_json(path)
+    except ValueError as error:
         raise EdgeForgeError(f"{path} is not JSON: {error}", "it is truncated or of another kind") from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from edgeforge_runtime.errors import ManifestError
-from edgeforge_runtime.manifest import NAME, Graph, Manifest, Target
+from edgeforge_runtime.manifest import NAME, Graph, Manifest, Target, Tensor
+from edgeforge_runtime.plain import PlainManifest
+from edgeforge_runtime.plain import load as load_manifest
+from edgeforge_runtime.typed import read_json
 
 from edgeforge import backends, gates
 from edgeforge.build import STAMP
@@ -44,25 +46,27 @@ def _stamp(path: Path) -> dict[str, Any] | None:
     return raw
 
 
-def _manifest(path: Path) -> Manifest | None:
+def _manifest(path: Path) -> Manifest | PlainManifest | None:
     if not (path / NAME).exists():
         return None
     try:
-        return Manifest.load(path)
+        return load_manifest(path)
     except ManifestError as error:
         raise EdgeForgeError(str(error), "build again, or copy the folder again") from error
 
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise EdgeForgeError(f"{path} is damaged: {error}", "build again, or copy the folder again") from error
 
 
-def _model(manifest: Manifest) -> dict[str, Any]:
+def _model(manifest: Manifest | PlainManifest) -> dict[str, Any]:
+    if isinstance(manifest, PlainManifest):
+        return {"name": manifest.name}
     m = manifest.model
     return {"name": m.name, "layers": m.layers, "vocabulary": m.vocab_size, "context": m.context, "eos": list(m.eos)}
 
@@ -72,7 +76,18 @@ def _target(target: Target) -> dict[str, Any]:
 
 
 def _graph(graph: Graph) -> dict[str, Any]:
-    return {"ar": graph.ar, "cl": graph.cl, "parts": len(graph.parts), "files": " ".join(p.file for p in graph.parts)}
+    """At its widths; with its tensors where it reads no tokens, for then nothing else says what it takes."""
+    facts = {"parts": len(graph.parts), "files": " ".join(p.file for p in graph.parts)}
+    if graph.cl:
+        return {"ar": graph.ar, "cl": graph.cl, **facts}
+    return {"name": graph.parts[0].graph, **facts,
+            **{side: list(map(_tensor, t.values())) for side, t in zip(("inputs", "outputs"), graph.boundary(),
+                                                                        strict=True)}}
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "scale": tensor.scale,
+            "zero_point": tensor.zero_point if tensor.scale is not None else None}
 
 
 def _gates(path: Path) -> dict[str, Any]:

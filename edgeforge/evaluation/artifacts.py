@@ -51,18 +51,18 @@ def find(recipe: Recipe, stage: str, allow_pickle: bool = False) -> Finished:
     places = {s.name: (s, key, place) for s, key, place in pipeline.places(build)}
     if stage not in places:
         raise RecipeError(f"--stage {stage}: there is no such stage", f"one of {', '.join(places)}")
-    folder = _sound(recipe, stage, *places[stage][1:])
+    folder = _sound(build, stage, *places[stage][1:])
     if not (folder / NAME).is_file():
         models = [n for n, (_, _, p) in places.items() if (p / NAME).is_file()]
         raise RecipeError(f"--stage {stage}: it leaves no model that can be run", f"one of {', '.join(models)}")
     seen = _TEXT in _ancestors(stage, {name: s.needs for name, (s, *_) in places.items()})
-    text = _calibration(_sound(recipe, _TEXT, *places[_TEXT][1:])) if seen else Calibration()
+    text = _calibration(_sound(build, _TEXT, *places[_TEXT][1:])) if seen else Calibration()
     return Finished(build, stage, folder, text)
 
 
-def _sound(recipe: Recipe, stage: str, key: str, place: Path) -> Path:
-    command = f"edgeforge build {recipe.file}"
-    if not cache.done(place, key):
+def _sound(build: Build, stage: str, key: str, place: Path) -> Path:
+    command = f"edgeforge build {build.recipe.file}"
+    if not cache.done(place, key, build.locks):
         raise EdgeForgeError(f"stage {stage} is not finished for this recipe", f"{command} makes it")
     if (name := cache.damage(place)) is not None:
         raise EdgeForgeError(f"{place / name} is damaged", f"{command} makes it again")

@@ -25,7 +25,8 @@ _GROWING = {"Expand", "Tile", "ConstantOfShape", "Range"}
 
 
 class FoldConstants(ir.passes.InPlacePass):
-    """Post: no node has constants alone for inputs (but for huge results); shapes are known where ONNX can say.
+    """Post: no node has constants alone for inputs (but for huge results, and the Dequantize behind a weight's codes);
+    shapes are known where ONNX can say.
 
     A weight that is transposed on its way to its product says so: `x.weight/transposed`.
     """
@@ -47,10 +48,16 @@ class FoldConstants(ir.passes.InPlacePass):
 
 def _all_constant(node: ir.Node) -> bool | None:
     """Weights fold whatever their size: what comes out of a pointwise op or a view is no larger."""
+    if node.op_type == "DequantizeLinear":
+        return _is_constant(node)
     return True if _is_constant(node) and node.op_type not in _GROWING else None
 
 
 def _is_constant(node: ir.Node) -> bool:
+    """Does it fold? A Dequantize does only on the way to a Quantize: without one its codes would become floats."""
+    if node.op_type == "DequantizeLinear" and not all(u.node.op_type == "QuantizeLinear"
+                                                      for u in node.outputs[0].uses()):
+        return False
     return bool(node.inputs) and all(v is None or v.is_initializer() for v in node.inputs)
 
 

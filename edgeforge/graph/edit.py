@@ -37,6 +37,12 @@ def constant(value: ir.Value | None) -> npt.NDArray[Any] | None:
     return value.const_value.numpy()
 
 
+def is_weight(value: ir.Value) -> bool:
+    """A constant, or one on its way through Quantize and Dequantize."""
+    node = producer(value, "QuantizeLinear", "DequantizeLinear")
+    return value.is_initializer() or (node is not None and all(v is None or is_weight(v) for v in node.inputs))
+
+
 def scalar(value: ir.Value | None) -> float | None:
     """The number behind a one-element initializer, or None."""
     array = constant(value)

@@ -6,6 +6,7 @@ where they are (memory-mapped) until somebody reads them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from google.protobuf.message import DecodeError
 from onnx_ir.passes import common
 
 from edgeforge.errors import CheckpointError, UnsupportedError
-from edgeforge.graph import edit, external, fold, opset
+from edgeforge.graph import edit, external, finite, fold, opset
 
 _LIMIT = (1 << 31) - 1
 """bytes; protobuf's own limit for one message"""
+_PLUMBING = 64
+"""numbers in a constant that a shape may hang on"""
 _OWN = ("", "ai.onnx")
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.INT32: "int32", ir.DataType.INT64: "int64",
           ir.DataType.BOOL: "bool"}
@@ -56,6 +59,8 @@ def read(path: Path, bound: Mapping[str, tuple[int, ...]] | None = None) -> ir.M
     _inputs(model.graph, path, bound or {})
     fold.lift_constants(model)
     opset.upgrade(model, path)
+    _outputs(model.graph, path)
+    finite.check(model.graph, path)
     return model
 
 
@@ -108,16 +113,22 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def _check(proto: onnx.ModelProto, path: Path) -> None:
-    """onnx's own checker, on the graph without its weights."""
+    """onnx's own checker, on the graph without its weights: shapes too, as far as they don't hang on the weights."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version)
     skeleton.opset_import.extend(proto.opset_import)
     skeleton.functions.extend(proto.functions)
     graph = skeleton.graph
     graph.name = proto.graph.name or "graph"
-    for field in ("node", "input", "output"):
-        getattr(graph, field).extend(getattr(proto.graph, field))
-    for output in graph.output:
-        output.type.tensor_type.shape.SetInParent()  # may be unknown yet
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    for node in proto.graph.node:
+        if tensor := _elsewhere(node):
+            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], tensor.data_type, tensor.dims))
+        else:
+            graph.node.append(node)
+    open_outputs = [o for o in graph.output if not o.type.tensor_type.HasField("shape")]
+    for output in open_outputs:
+        output.type.tensor_type.shape.SetInParent()  # the checker wants one
     for tensor in (a.t for n in graph.node for a in n.attribute if a.t.data_location == onnx.TensorProto.EXTERNAL):
         tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     known = {v.name for v in graph.input}
@@ -127,14 +138,25 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
             raise CheckpointError(f"{path}: initializer {tensor.name!r} is there twice, or has no name",
                                   "export the model again")
         seen.add(tensor.name)
-        if tensor.name not in known:
+        if math.prod(tensor.dims) <= _PLUMBING and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            graph.initializer.append(tensor)  # a Reshape's target is part of what the shapes hang on
+        elif tensor.name not in known:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     try:
         onnx.checker.check_model(skeleton)
-    except (onnx.checker.ValidationError, ValueError, TypeError) as error:
+        for output in open_outputs:
+            output.type.tensor_type.ClearField("shape")
+        onnx.shape_inference.infer_shapes(skeleton, check_type=True, strict_mode=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, TypeError) as error:
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         raise CheckpointError(f"{path} is not a valid ONNX graph: {' '.join(lines[:3])}",
                               "onnx.checker.check_model says the same; export the model again") from error
+
+
+def _elsewhere(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node that lies in another file."""
+    tensors = (a.t for a in node.attribute if a.t.data_location == onnx.TensorProto.EXTERNAL)
+    return next(tensors, None) if node.op_type == "Constant" else None
 
 
 def _plain_nodes(graph: ir.Graph, path: Path) -> None:
@@ -170,6 +192,19 @@ def _inputs(graph: ir.Graph, path: Path, bound: Mapping[str, tuple[int, ...]]) -
                                        _binding(str(value.name), axis, len(shape), bound))
             if dim < 1:
                 raise UnsupportedError(f"{name} dim {axis} is {dim}")
+
+
+def _outputs(graph: ir.Graph, path: Path) -> None:
+    """Each is made by a node: nothing else is computed, measured or compiled."""
+    names = [str(v.name) for v in graph.outputs]
+    for value in graph.outputs:
+        if names.count(str(value.name)) > 1:
+            raise UnsupportedError(f"{path} output {value.name!r} is declared twice", "export it once")
+        maker = value.producer()
+        if maker is None or maker.op_type == "Constant":
+            kind = "an input too" if value in graph.inputs else "a constant"
+            raise UnsupportedError(f"{path} output {value.name!r} is {kind}: nothing computes it",
+                                   "leave it out of the outputs when exporting")
 
 
 def _binding(name: str, axis: int, rank: int, bound: Mapping[str, tuple[int, ...]]) -> str:

@@ -45,6 +45,10 @@ def check_plain(graph: ir.Graph, profile: Profile) -> None:
         table = node.inputs[0] if node.op_type == "Gather" else None
         if table is not None and table.dtype == ir.DataType.BOOL:
             raise UnsupportedError(f"{node.outputs[0].name}: Gather on bool", "gather numbers, and compare afterwards")
+    for value in graph.outputs:
+        if value.producer() is None:  # all that led to it was folded
+            raise UnsupportedError(f"{value.name}: this output is the same whatever the inputs are",
+                                   "leave it out of the outputs when exporting")
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and tensor.nbytes > _MOST_BYTES and not any(

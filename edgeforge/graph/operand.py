@@ -24,7 +24,7 @@ class RequantizeOperands(ir.passes.InPlacePass):
         made: dict[ir.Value, ir.Value] = {}
         for node in [n for n in model.graph if n.op_type == "MatMul"]:
             value = node.inputs[1]
-            if value is None or value.is_initializer():
+            if value is None or edit.is_weight(value):
                 continue
             if value not in made:
                 name = edit.fresh(model.graph, f"{value.name}/operand")

@@ -61,10 +61,10 @@ class Product:
         flat = found.reshape(len(found), -1) if self.node.op_type == "Conv" else found
         return (flat.T if self.outputs_axis == 0 else flat).contiguous()
 
-    def restored(self, matrix: Tensor) -> np.ndarray:
+    def restored(self, matrix: Tensor) -> Tensor:
         """[inputs, outputs] in the weight's own layout."""
-        array = (matrix.T if self.outputs_axis == 0 else matrix).contiguous().numpy()
-        return array.reshape([int(d) for d in edit.known_dims(self.weight)])
+        laid = matrix.T if self.outputs_axis == 0 else matrix
+        return laid.reshape([int(d) for d in edit.known_dims(self.weight)]).contiguous()
 
     def rows(self, value: Tensor) -> Tensor:
         """What was read, as [tokens, inputs]."""

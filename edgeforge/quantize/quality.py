@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 PRESETS = {
     "fast": Method("search", "nearest", refine=0, correction=0.0),
     "balanced": Method("search", "gptq", refine=1, correction=0.25),
-    "best": Method("search", "gptq", refine=2, correction=0.25, importance=True),
+    "best": Method("search", "gptq", refine=2, correction=0.25, importance=True, reconstruct=True),
 }
 
 
 def method(options: Quantize) -> Method:
     """The preset of the recipe's quality, with the keys that the recipe sets itself."""
-    said = {key: value for key in ("scales", "rounding", "refine", "correction", "importance")
+    said = {key: value for key in ("scales", "rounding", "refine", "correction", "importance", "reconstruct")
             if (value := getattr(options, key)) is not None}
     return dataclasses.replace(PRESETS[options.quality], **said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from edgeforge_runtime.manifest import LOGITS
@@ -14,7 +13,8 @@ from edgeforge.encodings import Encoding
 from edgeforge.graph import edit
 from edgeforge.quantize import importance
 from edgeforge.quantize.products import Product
-from edgeforge.quantize.walk import Sample, Sums, Walk
+from edgeforge.quantize.reconstruct import Block, tune
+from edgeforge.quantize.walk import Sample, Stop, Sums, Walk, between
 from edgeforge.quantize.weights import target
 from edgeforge.quantize.weights.fit import Fitted, Method, fit
 from edgeforge.quantize.weights.gram import Gram
@@ -48,44 +48,89 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
     if method.importance and any(str(v.name) == LOGITS for v in model.graph.outputs):
         say("what each token counts")
         shares = importance.shares(model.graph, samples)
-    walk = Walk(model.graph, samples, method.correction > 0, shares)
-    done: list[Weight] = []
-    for index, (stop, sums) in enumerate(walk.visit()):
+    walk = Walk(model.graph, samples, method.correction > 0 or method.reconstruct, shares)
+    fits = _Fits(walk, method)
+    for index, stop in enumerate(walk.visit()):
         say(f"weights {index + 1} of {len(walk.stops)}")
+        fits.reach(stop)
+        sums = walk.sums(stop)
         gram = Gram(sums.gram)
         for product in stop.products:
             grid = grids.get(product.name)
             if grid is not None:
-                done.append(_one(product, gram, sums, grid, method, walk))
-    return done
+                fitted = _one(product, gram, sums, grid, method)
+                walk.replace(product, fitted.reals)
+                fits.add(product, fitted, _loss(product, fitted, sums.gram))
+    # Only now: the float stream reads the model's own parameters to the end.
+    for value, gain in fits.gains.items():
+        value.const_value = ir.tensor(gain.numpy(), name=value.name)
+    for product, fitted in fits.made.items():
+        keep(product, fitted)
+    return [Weight(product.name, fitted.codes.numel(), _entry(product, fitted), fits.losses[product])
+            for product, fitted in fits.made.items()]
+
+
+class _Fits:
+    """What was fitted so far, and the block that is still open."""
+
+    def __init__(self, walk: Walk, method: Method) -> None:
+        self._walk, self._method = walk, method
+        self.made: dict[Product, Fitted] = {}
+        self.losses: dict[Product, float] = {}
+        self.gains: dict[ir.Value, torch.Tensor] = {}
+        self._start: ir.Value | None = None
+        self._starts: list[dict[ir.Value, torch.Tensor]] = []
+        self._open: list[Product] = []
+
+    def add(self, product: Product, fitted: Fitted, loss: float) -> None:
+        self.made[product], self.losses[product] = fitted.small(), loss
+        self._open.append(product)
+
+    def reach(self, stop: Stop) -> None:
+        """At a cut the block behind it is tuned as a whole, and the next one opens."""
+        if not self._method.reconstruct or stop.cut is None:
+            return
+        if self._start is not None and self._open:
+            self._tune(stop, self._start, stop.cut)
+        self._start, self._starts, self._open = stop.cut, self._walk.quantized(stop.cut), []
+
+    def _tune(self, stop: Stop, start: ir.Value, end: ir.Value) -> None:
+        block = Block(start, end, between(start, [end]), tuple((p, self.made[p]) for p in self._open))
+        shares = self._walk.share(self._open[-1].name)
+        made, gains = tune(block, self._starts, self._walk.truth(end), shares)
+        self.made |= {p: f.small() for p, f in zip(self._open, made, strict=True)}
+        self.gains |= gains
+        weights = {p.weight: p.restored(self.made[p].reals) for p in self._open} | gains
+        nodes = between(start, [v for v in stop.kept if v.producer() is not None])
+        self._walk.resume(stop, nodes, self._starts, weights)
 
 
 @torch.no_grad()
-def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method, walk: Walk) -> Weight:
-    weight = product.matrix()
-    wanted = weight
+def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method) -> Fitted:
+    wanted = product.matrix()
     if sums.drift is not None:
-        wanted = target.corrected(weight, gram, sums.drift, sums.streams.get(product.name), method.correction)
-    fitted = fit(wanted, gram, grid, method)
-    reals = fitted.reals
-    walk.replace(product, reals)
-    keep(product, fitted)
-    power = ((sums.gram @ weight) * weight).sum()
-    lost = ((sums.gram @ (weight - reals)) * (weight - reals)).sum()
+        wanted = target.corrected(wanted, gram, sums.drift, sums.streams.get(product.name), method.correction)
+    return fit(wanted, gram, grid, method)
+
+
+@torch.no_grad()
+def _loss(product: Product, fitted: Fitted, gram: torch.Tensor) -> float:
+    weight = product.matrix()
+    power, error = ((gram @ weight) * weight).sum(), weight - fitted.reals
+    return float(((gram @ error) * error).sum() / power) if power > 0 else 0.0
+
+
+def _entry(product: Product, fitted: Fitted) -> Encoding:
     rank = len(edit.known_dims(product.weight))
-    return Weight(product.name, weight.numel(), encoding(fitted.steps, product.outputs_axis, product.inputs_axis, rank),
-                  float(lost / power) if power > 0 else 0.0)
+    return encoding(fitted.steps, product.outputs_axis, product.inputs_axis, rank)
 
 
 def keep(product: Product, fitted: Fitted) -> None:
     """The weight's new value, computed from its codes only when it is read: a byte a weight, not four."""
-    kind = torch.int8 if fitted.steps.grid.bits <= 8 else torch.int32
-    small = Fitted(fitted.codes.to(kind), fitted.steps)
     name, shape = product.name, edit.known_dims(product.weight)
 
     def reals() -> ir.TensorProtocol:
-        whole = Fitted(small.codes.float(), small.steps)
-        return ir.tensor(np.ascontiguousarray(product.restored(whole.reals)), name=name)
+        return ir.tensor(product.restored(fitted.reals).numpy(), name=name)
 
     product.weight.const_value = ir.LazyTensor(
         reals, dtype=ir.DataType.FLOAT, shape=ir.Shape([int(d) for d in shape]), name=name)

@@ -8,7 +8,8 @@ nodes read is kept between stops: memory is that of one block of the model, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -31,6 +32,8 @@ class Stop:
     nodes: tuple[ir.Node, ...]
     kept: frozenset[ir.Value]
     """what later nodes read, this stop's own values included"""
+    cut: ir.Value | None
+    """the one value that everything here comes from, when there is one: between two of them lies a block"""
 
     @property
     def source(self) -> ir.Value:
@@ -64,8 +67,45 @@ def stops(graph: ir.Graph) -> list[Stop]:
         nodes = sorted(missing(wanted, done), key=order.__getitem__)
         done.update(nodes)
         found.append((group, nodes, set(done), set(wanted)))
-    return [Stop(tuple(group), tuple(nodes), frozenset(_alive(before) | wanted))
-            for group, nodes, before, wanted in found]
+    kept = [frozenset(_alive(before) | wanted) for _, _, before, wanted in found]
+    return [Stop(tuple(group), tuple(nodes), alive, _cut(alive, set(nodes)))
+            for (group, nodes, _, _), alive in zip(found, kept, strict=True)]
+
+
+def _cut(kept: frozenset[ir.Value], nodes: set[ir.Node]) -> ir.Value | None:
+    """The value among kept that all others are computed from, by nodes and parameters alone."""
+    made = [v for v in kept if v.producer() is not None]
+    for value in made:
+        own = value.producer()
+        if all(other is value or _from(other, value, nodes - {own}) for other in made):
+            return value
+    return None
+
+
+def _from(value: ir.Value, start: ir.Value, nodes: AbstractSet[ir.Node | None]) -> bool:
+    """Does value come from start through nodes, and from nothing else that a node made?"""
+    todo = [value]
+    while todo:
+        node = todo.pop().producer()
+        if node is None:
+            continue
+        if node not in nodes:
+            return False
+        todo += [v for v in node.inputs if v is not None and v is not start]
+    return True
+
+
+def between(start: ir.Value, ends: Iterable[ir.Value]) -> tuple[ir.Node, ...]:
+    """The nodes that make ends from start, in graph order."""
+    found: set[ir.Node] = set()
+    todo = [v for v in ends if v is not start]
+    while todo:
+        node = todo.pop().producer()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += [v for v in node.inputs if v is not None and v is not start]
+    graph = start.graph
+    return tuple(n for n in graph if n in found) if graph is not None else ()
 
 
 def missing(wanted: Sequence[ir.Value], done: set[ir.Node]) -> set[ir.Node]:
@@ -105,13 +145,37 @@ class Walk:
 
     def replace(self, product: Product, matrix: Tensor) -> None:
         """From here on the quantized stream reads product with this weight, [inputs, outputs]."""
-        self._replaced[product.weight] = torch.from_numpy(product.restored(matrix))
+        self._replaced[product.weight] = product.restored(matrix)
 
-    def visit(self) -> Iterator[tuple[Stop, Sums]]:
-        """Every stop with its sums; `replace` its weights before asking for the next."""
+    def visit(self) -> Iterator[Stop]:
+        """Every stop, both streams being there; `replace` its weights before asking for the next."""
         for stop in self.stops:
             self._advance(stop)
-            yield stop, self._sums(stop)
+            yield stop
+
+    def quantized(self, value: ir.Value) -> list[dict[ir.Value, Tensor]]:
+        """For each sample the graph's inputs and value, behind quantized weights."""
+        return [{v: t for v, t in values.items() if v in self._inputs or v is value} for values in self._quantized]
+
+    def truth(self, value: ir.Value) -> list[Tensor]:
+        """For each sample value as the float model has it; ValueError when its stream does not run."""
+        if self._float is None:
+            raise ValueError("the float stream does not run")
+        return [values[value] for values in self._float]
+
+    def share(self, name: str) -> Sequence[Tensor | None]:
+        """What each token counts for a weight, for each sample."""
+        return self._shares.get(name) or [None] * len(self._quantized)
+
+    @torch.no_grad()
+    def resume(self, stop: Stop, nodes: Sequence[ir.Node], starts: Sequence[dict[ir.Value, Tensor]],
+               weights: Mapping[ir.Value, Tensor]) -> None:
+        """Takes the quantized stream through nodes again, up to stop, from starts and with these weights."""
+        own = {**constants(nodes), **weights}
+        again = Stop(stop.products, tuple(nodes), stop.kept, stop.cut)
+        self._quantized = [dict(values) for values in starts]
+        for values in self._quantized:
+            self._run(again, values, own)
 
     @torch.no_grad()
     def _advance(self, stop: Stop) -> None:
@@ -131,7 +195,8 @@ class Walk:
             del values[value]
 
     @torch.no_grad()
-    def _sums(self, stop: Stop) -> Sums:
+    def sums(self, stop: Stop) -> Sums:
+        """Of the stop that was visited last."""
         gram: Tensor | None = None
         drift: Tensor | None = None
         streams: dict[str, Tensor] = {}

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge import __version__, gates
-from edgeforge.build import STAMP, Build
+from edgeforge import __version__, cache, gates
+from edgeforge.build import Build
 from edgeforge.gates import Check
 
 REPORT = "report.json"
@@ -64,7 +64,7 @@ def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...], c
 
 
 def _stage(path: Path) -> StageReport:
-    stamp = json.loads((path / STAMP).read_text(encoding="utf-8"))
+    stamp = cache.read_stamp(path)
     return StageReport(stamp["stage"], stamp["seconds"], stamp["peak_rss_mib"], tuple(gates.load(path)), stamp["tools"])
 
 

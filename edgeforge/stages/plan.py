@@ -12,14 +12,16 @@ from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.recipe import OnnxModel, Recipe
 
-_TORCH, _ONNX, _ORT = ("torch", "transformers"), ("onnx", "onnx-ir", "onnxsim"), ("onnxruntime", "numpy")
+_TORCH = "torch", "transformers", "tokenizers", "safetensors", "jinja2", "gguf"
+_ONNX, _ORT = ("onnx", "onnx-ir", "onnxsim", "ml-dtypes", "protobuf"), ("onnxruntime", "numpy")
 
 
 @dataclass(frozen=True)
 class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
-    tools: distributions whose change reruns it. vendor: it calls the backend that the chip names.
-    folder: where its module lies, under stages/.
+    tools: distributions whose change reruns it. vendor: it calls the backend that the chip names, whose own tools
+    count too. folder: where its module lies, under stages/. opens: the module that reads what the build starts from.
+    whence: it writes down where that lay.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Stage:
     tools: tuple[str, ...]
     vendor: bool = False
     folder: str = ""
+    opens: str = ""
+    whence: bool = False
 
     @property
     def module(self) -> str:
@@ -47,9 +51,9 @@ def plan(recipe: Recipe) -> tuple[Stage, ...]:
 
 STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
-          (*_TORCH, *_ONNX, *_ORT, "onnxscript", "gguf")),
+          (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
-    Stage("text", (), lambda r: [r.target.context, r.calibrate], (*_TORCH, "numpy", "gguf")),
+    Stage("text", (), lambda r: [r.target.context, r.calibrate], (*_TORCH, "numpy"), opens="edgeforge.checkpoint"),
     Stage("transform", ("adapt", "optimize", "text"),
           lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
           (*_ONNX, *_ORT)),
@@ -62,21 +66,22 @@ STAGES = (
           lambda r: [r.split, r.gates.sha_db, r.gates.split_db, r.gates.wide_db], (*_ONNX, *_ORT)),
     Stage("compile", ("split",),
           lambda r: [r.target, r.gates.emulator_db, r.gates.wide_db, r.gates.shared_bytes],
-          (*_ORT, "onnxruntime-qnn"), vendor=True),
+          (*_ONNX, *_ORT), vendor=True),
     Stage("bundle", ("adapt", "optimize", "text", "transform", "calibrate", "quantize", "export", "split", "compile"),
-          lambda r: [r.target], (*_ORT, "onnxruntime-qnn"), vendor=True),
+          lambda r: [r.target], (*_ONNX, *_ORT), vendor=True, whence=True),
 )
 """from a language model's checkpoint"""
 
 GRAPH_STAGES = (
-    Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain"),
+    Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain",
+          opens="edgeforge.onnx_source"),
     Stage("calibrate", ("optimize",), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
     Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantized(r.quantize.weights)],
           ("torch", *_ONNX, *_ORT), folder="plain"),
     Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ORT, "onnxruntime-qnn"),
-          vendor=True, folder="plain"),
+    Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ONNX, *_ORT), vendor=True,
+          folder="plain"),
     Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [],
-          (*_ORT, "onnxruntime-qnn"), vendor=True, folder="plain"),
+          (*_ONNX, *_ORT), vendor=True, folder="plain", whence=True),
 )
 """from a plain ONNX graph"""

@@ -13,6 +13,8 @@ from edgeforge_runtime.errors import RunError
 from edgeforge_runtime.executors import open_executor
 from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
+from edgeforge_runtime.plain import PlainManifest
+from edgeforge_runtime.plain import load as load_manifest
 
 from edgeforge.errors import EdgeForgeError
 from edgeforge.metrics import sqnr_db
@@ -97,7 +99,7 @@ def replay(folder: Path, bundle: Path, on: str) -> list[Verdict]:
     """
     vectors, _ = inspect(folder)
     try:
-        manifest = Manifest.load(bundle)
+        manifest = load_manifest(bundle)
         target, runnable = _target(vectors, manifest, bundle, on)
         executor = open_executor(target, bundle, exact=True)
     except RunError as error:
@@ -166,7 +168,8 @@ def _reals(spec: Expected, array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if spec.scale is None else decode(spec.declared, array).astype(np.float64)
 
 
-def _target(vectors: VectorSet, manifest: Manifest, bundle: Path, on: str) -> tuple[Target, list[GraphVectors]]:
+def _target(vectors: VectorSet, manifest: Manifest | PlainManifest, bundle: Path,
+            on: str) -> tuple[Target, list[GraphVectors]]:
     """The target's parts that the set has calls of, each as a graph of its own, and those calls."""
     target = manifest.targets.get(on)
     if target is None:

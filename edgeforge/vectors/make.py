@@ -2,61 +2,80 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 from edgeforge_runtime.errors import RunError
-from edgeforge_runtime.manifest import Manifest, Part, Tensor, past_layer
+from edgeforge_runtime.manifest import Part, Tensor, past_layer
+from edgeforge_runtime.plain import PlainManifest
+from edgeforge_runtime.plain import load as load_manifest
 from pydantic import ValidationError
 
-from edgeforge import __version__
+from edgeforge import lock
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import record
 from edgeforge.export.record import Call
-from edgeforge.recipe import Gates
 from edgeforge.vectors import format as sets
 from edgeforge.vectors.format import Expected, Recorded, TensorSpec, Tolerance
 
 WHOLE, PARTS = "whole", "parts"
-_TOOLS = ("onnxruntime", "onnxruntime-qnn", "numpy")
+_AGAIN = "build the bundle again"
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The build's own gates, dB."""
+
+    emulator: float
+    wide: float
 
 
 def make(folder: Path, out: Path) -> int:
     """Writes the vectors of the bundle at folder as a set at out; returns how many calls it holds.
 
-    A call that was recorded of the whole model and of its parts is in the set once for each: the parts are what
-    a device runs, the whole is what the bundle's CPU model runs.
+    A plain graph's calls are samples. A call that was recorded of a whole language model and of its parts is in
+    the set once for each: the parts are what a device runs, the whole is what the bundle's CPU model runs.
 
     Raises:
         EdgeForgeError: no bundle, no vectors in it, or vectors that its manifest does not declare.
     """
     vectors = folder / "vectors"
     try:
-        manifest = Manifest.load(folder)
+        manifest = load_manifest(folder)
         parts = {p.graph: (g.ar, p) for t in manifest.targets.values() for g in t.graphs for p in g.parts}
-        calls = _calls(vectors, parts)
+        if isinstance(manifest, PlainManifest):
+            name, calls = manifest.name, _samples(vectors, manifest.part("cpu").graph)
+        else:
+            name, calls = manifest.model.name, _calls(vectors, parts)
     except RunError as error:
         raise EdgeForgeError(str(error), "give the folder that `edgeforge build` made") from error
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, BadZipFile, zlib.error) as error:
-        raise EdgeForgeError(f"{vectors}: {error}", "its vectors are damaged: build the bundle again") from error
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, MemoryError, BadZipFile,
+            zlib.error) as error:
+        raise EdgeForgeError(f"{vectors}: {error}", f"its vectors are damaged: {_AGAIN}") from error
     if not calls:
-        raise EdgeForgeError(f"{vectors} holds no recorded calls", "build the bundle again with this version")
-    graphs = []
-    for name, recorded in calls.items():
-        if name not in parts:
-            raise EdgeForgeError(f"{vectors} has calls of {name}, a graph that {folder} does not declare",
-                                 "vectors and manifest are of different builds")
-        ar, part = parts[name]
-        try:
-            graphs.append((name, [_spec(t) for t in part.inputs], _outputs(ar, part), recorded))
-        except ValidationError as error:
-            raise EdgeForgeError(f"{folder}: graph {name}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}",
-                                 "no such tensor can be a test vector") from error
-    sets.write(out, manifest.model.name, _versions(manifest), graphs)
+        raise EdgeForgeError(f"{vectors} holds no recorded calls", f"{_AGAIN} with this version")
+    locked = lock.load(folder)
+    limits = _limits(folder, locked)
+    graphs = [_graph(folder, graph, parts, limits, recorded) for graph, recorded in calls.items()]
+    sets.write(out, name, _versions(locked, manifest.stamps), graphs)
     return sum(len(recorded) for recorded in calls.values())
+
+
+def _graph(folder: Path, name: str, parts: Mapping[str, tuple[int, Part]], limits: _Limits,
+           recorded: Sequence[Recorded]) -> tuple[str, list[TensorSpec], Sequence[Expected], Sequence[Recorded]]:
+    if name not in parts:
+        raise EdgeForgeError(f"{folder} has vectors of {name}, a graph that its manifest does not declare",
+                             "vectors and manifest are of different builds")
+    ar, part = parts[name]
+    try:
+        return name, [_spec(t) for t in part.inputs], _outputs(ar, part, limits), recorded
+    except ValidationError as error:
+        raise EdgeForgeError(f"{folder}: graph {name}: {error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}",
+                             "no such tensor can be a test vector") from error
 
 
 def _calls(vectors: Path, parts: dict[str, tuple[int, Part]]) -> dict[str, list[Recorded]]:
@@ -75,6 +94,11 @@ def _calls(vectors: Path, parts: dict[str, tuple[int, Part]]) -> dict[str, list[
     return found
 
 
+def _samples(vectors: Path, graph: str) -> dict[str, list[Recorded]]:
+    """The recorded calls of a plain graph."""
+    return {graph: [_recorded(place, record.load(place, 0)) for place in sorted(vectors.iterdir())]}
+
+
 def _recorded(place: Path, call: Call) -> Recorded:
     return place.name, call.inputs, call.outputs
 
@@ -84,26 +108,30 @@ def _spec(tensor: Tensor) -> TensorSpec:
                       scale=tensor.scale, zero_point=tensor.zero_point)
 
 
-def _outputs(ar: int, part: Part) -> Sequence[Expected]:
-    """Judged as the build itself judges the emulator: decode closely, what went through all layers at once less so.
+def _outputs(ar: int, part: Part, limits: _Limits) -> Sequence[Expected]:
+    """Judged as the build itself judged the emulator: decode closely, what went through all layers at once less so.
 
     A code of the cache that flips on its coarse grid costs more than a code of an activation.
     """
-    limits, deep = Gates(), any(past_layer(t.name) for t in part.inputs)
+    deep = any(past_layer(t.name) for t in part.inputs)
     found = []
     for tensor in part.outputs:
         loose = tensor.name.startswith("past_") or (deep and ar > 1)
-        tolerance = Tolerance(sqnr_db=limits.wide_db if loose else limits.emulator_db)
+        tolerance = Tolerance(sqnr_db=limits.wide if loose else limits.emulator)
         found.append(Expected(**_spec(tensor).model_dump(), tolerance=tolerance))
     return found
 
 
-def _versions(manifest: Manifest) -> dict[str, str]:
-    found = {"edgeforge": __version__}
-    for tool in _TOOLS:
-        try:
-            found[tool] = importlib.metadata.version(tool)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    stage = manifest.stamps.get("stage.export")
-    return found | ({"stage.export": stage} if stage else {})
+def _limits(folder: Path, locked: Mapping[str, Any]) -> _Limits:
+    try:
+        gates = locked["inputs"]["recipe"]["gates"]
+        return _Limits(float(gates["emulator_db"]), float(gates["wide_db"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EdgeForgeError(f"{folder / lock.FILE} does not say which gates the build had", _AGAIN) from error
+
+
+def _versions(locked: Mapping[str, Any], stamps: Mapping[str, str]) -> dict[str, str]:
+    """Of what recorded the calls, as the lock holds them, and the stage that did."""
+    known = {"edgeforge": locked["inputs"].get("edgeforge"), **(locked["inputs"].get("tools") or {}),
+             "stage.export": stamps.get("stage.export")}
+    return {name: str(version) for name, version in known.items() if version}

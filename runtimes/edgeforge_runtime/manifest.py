@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import ManifestError
 from .typed import build, objects, read_json, shown
@@ -24,6 +25,7 @@ PLAIN_FORMAT = "edgeforge-graph/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
+T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""
 _PAST = re.compile(r"^past_(key|value)_(\d+)_in$")
@@ -134,15 +136,19 @@ class Manifest:
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
-        raw = read(folder, FORMAT)
-        try:
-            return _manifest(raw)
-        except ValueError as error:
-            raise ManifestError(f"{folder / NAME} is damaged: {error}") from error
+        return parse(folder, read(folder, FORMAT), _manifest)
 
 
-def read(folder: Path, wanted: str) -> dict[str, Any]:
-    """manifest.json as it stands; ManifestError when it is not there or has another format."""
+def parse(folder: Path, raw: dict[str, Any], into: Callable[[dict[str, Any]], T]) -> T:
+    """into(raw); where that finds a value that does not belong, a ManifestError names the folder and the value."""
+    try:
+        return into(raw)
+    except ValueError as error:
+        raise ManifestError(f"{folder / NAME} is damaged: {error}") from error
+
+
+def read(folder: Path, *wanted: str) -> dict[str, Any]:
+    """manifest.json as it stands; ManifestError when it is not there or has none of the wanted formats."""
     path = folder / NAME
     try:
         raw = read_json(path)
@@ -151,12 +157,13 @@ def read(folder: Path, wanted: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path} cannot be read: {error}") from error
     found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-    if isinstance(raw, dict) and found == wanted:
+    if isinstance(raw, dict) and found in wanted:
         return raw
     if found == PLAIN_FORMAT:
         raise ManifestError(f"{folder} holds a plain graph, no decode loop that could answer a prompt; "
                             "run it with edgeforge_runtime.plain.PlainSession")
-    raise ManifestError(f"{path} has format {shown(found)}; this runtime reads {wanted!r}")
+    raise ManifestError(f"{path} has format {shown(found)}; this runtime reads "
+                        f"{' and '.join(map(repr, wanted))}")
 
 
 def past_layer(name: str) -> tuple[str, int] | None:
@@ -188,16 +195,20 @@ def _graph(raw: Any) -> Graph:
     return build(Graph, raw, parts=tuple(map(_part, objects(_key(raw, "parts"), "parts"))))
 
 
-def target(raw: Any) -> Target:
-    """A target as it stands in manifest.json."""
+def targets(raw: dict[str, Any]) -> dict[str, Target]:
+    """The targets as they stand in manifest.json; ValueError names what does not belong."""
+    found = _key(raw, "targets")
+    if not isinstance(found, dict):
+        raise ValueError(f"{shown(found)} stands where the targets should")
+    return {name: _target(one) for name, one in found.items()}
+
+
+def _target(raw: Any) -> Target:
     return build(Target, raw, graphs=tuple(map(_graph, objects(_key(raw, "graphs"), "graphs"))))
 
 
 def _manifest(raw: dict[str, Any]) -> Manifest:
-    targets = _key(raw, "targets")
-    if not isinstance(targets, dict):
-        raise ValueError(f"{shown(targets)} stands where the targets should")
-    made = {"model": build(Model, _key(raw, "model")), "targets": {n: target(t) for n, t in targets.items()}}
+    made = {"model": build(Model, _key(raw, "model")), "targets": targets(raw)}
     manifest = build(Manifest, {k: v for k, v in raw.items() if k != "format"}, **made)
     _inside(manifest.rope)
     _inside(manifest.tokenizer or ".")

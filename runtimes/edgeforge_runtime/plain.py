@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from .codes import Array, decode, encode
 from .errors import ExecutorError, ManifestError
 from .executors import Executor, open_executor
-from .manifest import NAME, PLAIN_FORMAT, Graph, Part, Target, Tensor, read, target
+from .manifest import FORMAT, NAME, PLAIN_FORMAT, Graph, Manifest, Part, Target, Tensor, parse, read, targets
+from .typed import build
 
 
 def one_graph(executor: str, part: Part, options: dict[str, str] | None = None) -> Target:
@@ -41,17 +42,27 @@ class PlainManifest:
     @classmethod
     def load(cls, folder: Path) -> PlainManifest:
         """Reads manifest.json; ManifestError names the folder and what is wrong with it."""
-        raw = read(folder, PLAIN_FORMAT)
-        try:
-            return cls(raw["name"], {n: target(t) for n, t in raw["targets"].items()}, dict(raw["stamps"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"{folder / NAME} is damaged: {type(error).__name__} {error}") from error
+        return parse(folder, read(folder, PLAIN_FORMAT), cls._of)
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> PlainManifest:
+        found = targets(raw)
+        for name, one in found.items():
+            if [len(g.parts) for g in one.graphs] != [1]:
+                raise ValueError(f"target {name} holds not one graph in one part")
+        return build(cls, {k: v for k, v in raw.items() if k != "format"}, targets=found)
 
     def part(self, on: str) -> Part:
         """The graph as one target holds it."""
         if on not in self.targets:
             raise ManifestError(f"{self.name} has no target {on!r}, only {', '.join(sorted(self.targets))}")
         return self.targets[on].graphs[0].parts[0]
+
+
+def load(folder: Path) -> Manifest | PlainManifest:
+    """The manifest of a folder, whichever of the two it holds; ManifestError like either's load."""
+    raw = read(folder, FORMAT, PLAIN_FORMAT)
+    return Manifest.load(folder) if raw["format"] == FORMAT else PlainManifest.load(folder)
 
 
 class PlainSession:

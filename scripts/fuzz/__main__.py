@@ -88,7 +88,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000, help="in all, shared out among the kinds (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--kind", choices=sorted(KINDS), action="append", help="only this kind; may be repeated")
-    parser.add_argument("--keep", type=Path, default=Path("fuzz-cases"), help="where failing cases go (fuzz-cases)")
+    parser.add_argument("--keep", type=Path, default=Path("out/fuzz-cases"),
+                        help="where failing cases go (out/fuzz-cases)")
     options = parser.parse_args()
     kinds = [KINDS[k] for k in options.kind or KINDS]
     share = options.cases / sum(k.weight for k in kinds)

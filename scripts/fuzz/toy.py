@@ -20,11 +20,12 @@ import tiny_tokenizers  # noqa: E402
 
 
 def bundle(folder: Path) -> None:
-    """Two quantized layers, widths 8 and 1, a tokenizer, and one recorded call of each width."""
+    """Two quantized layers, widths 8 and 1, a tokenizer, one recorded call of each width, and a lock."""
     from edgeforge_runtime.executors import open_executor
     from edgeforge_runtime.manifest import Manifest
     from edgeforge_runtime.session import Session
 
+    from edgeforge import lock
     from edgeforge.export import record
 
     tiny_models.Tiny(quantized=True).write(folder)
@@ -38,6 +39,9 @@ def bundle(folder: Path) -> None:
     for label, call in (("ar8", recorder.calls[0]), ("ar1_0", recorder.calls[-1])):
         record.save(folder / "vectors" / "whole" / label, call)
         record.save(folder / "vectors" / "parts" / label / f"ar{call.ar}", call)
+    inputs = {"threads": 1, "model": "", "tools": {}, "recipe": {"gates": {"emulator_db": 40.0, "wide_db": 20.0}}}
+    locked = {"format": "edgeforge-lock-1", "source": "nowhere", "inputs": inputs, "files": {}, "stages": {}}
+    (folder / lock.FILE).write_text(json.dumps(locked), encoding="utf-8")
 
 
 def graph() -> ir.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,33 @@ def test_the_config_alone_is_enough_to_refuse(config: Any, context: int, named: 
         shape.decoder(config(), HTP, context)
     assert named in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("key", "value", "hint"), [
+    ("num_attention_heads", "4", "a whole number above 0"), ("num_attention_heads", 0, "a whole number above 0"),
+    ("hidden_size", 64.5, "a whole number above 0"), ("head_dim", True, "a whole number above 0"),
+    ("rms_norm_eps", -1.0, "0 or a number above it"), ("rms_norm_eps", "tiny", "0 or a number above it"),
+    ("rope_theta", 0, "a number above 0"), ("rope_theta", -10000.0, "a number above 0"),
+    ("rope_theta", math.nan, "a number above 0")])
+def test_a_number_that_cannot_be_is_named(key: str, value: object, hint: str) -> None:
+    """They were called absent, or a model that reads positions, or gave NaN at the first gate."""
+    raw = tiny._BASE | {"model_type": "llama", "rms_norm_eps": 1e-6, "rope_theta": 10000.0} | {key: value}
+    with pytest.raises(UnsupportedError) as caught:
+        shape.decoder(shape.as_config(raw), HTP, 64)
+    assert f"llama: config has {key}: {value!r}" == caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_norm_without_an_epsilon_is_let_through() -> None:
+    assert shape.decoder(tiny.config("llama", rms_norm_eps=0.0), HTP, 16).layers == 2
+
+
+def test_logits_that_are_no_numbers_are_called_so() -> None:
+    model = tiny.model("llama")
+    model.model.norm.weight.data[3] = torch.nan
+    decoder = shape.decoder(model.config, HTP, 16)
+    with pytest.raises(UnsupportedError, match="NaN or infinite"):
+        export.export(DecoderGraph(model, HTP), decoder)
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgeforge.backends.process import free_bytes, is_running, run_child, stop_all
+from edgeforge.backends.process import Group, free_bytes, is_running, run_child
 
 EAT = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * (16 << 20)))\n    time.sleep(0.02)\n"
 """16 MiB every 20 ms, all of it touched"""
@@ -64,16 +64,37 @@ def test_timeout_also_ends_grandchildren_that_left_the_session(tmp_path: Path) -
     assert all(map(gone, pids))
 
 
-def test_stop_all_ends_children_of_other_threads(tmp_path: Path) -> None:
+def test_what_a_child_orphans_goes_with_it_at_a_normal_end_too(tmp_path: Path) -> None:
+    """A daemon: in a session of its own, and below nobody once its parent has ended."""
+    code = ("import subprocess, sys\n"
+            "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)")
+    run = run_child(python(code), log=tmp_path / "log", timeout_s=60)
+    assert run.ok
+    assert gone(int(run.log))
+
+
+def test_a_group_that_was_stopped_starts_no_more(tmp_path: Path) -> None:
+    """A compiler whose thread comes to its start just after the other one failed."""
+    group = Group()
+    group.stop()
+    run = run_child(python("print('up')"), log=tmp_path / "log", timeout_s=60, group=group)
+    assert (run.returncode, run.stopped, run.log, run.signal) == (None, "asked", "", "")
+    assert run_child(python("print('up')"), log=tmp_path / "log", timeout_s=60, group=Group()).log == "up\n"
+
+
+def test_a_stopped_group_ends_children_of_other_threads(tmp_path: Path) -> None:
     """What a build does with the second compiler when the first one failed, or on Ctrl-C."""
+    group = Group()
     command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
     log = tmp_path / "log"
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_child, command, log=log, timeout_s=300)
+        running = pool.submit(run_child, command, log=log, timeout_s=300, group=group)
         while not (log.is_file() and log.read_text()):
             time.sleep(0.05)
-        stop_all()
-        assert "SIGKILL" in running.result(timeout=60).ending()
+        group.stop()
+        run = running.result(timeout=60)
+    assert (run.returncode, run.stopped) == (None, "asked")
+    assert "the job that it belongs to had ended" in run.ending()
 
 
 def test_a_child_over_its_memory_limit_is_stopped_with_its_numbers(tmp_path: Path) -> None:

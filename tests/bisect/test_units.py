@@ -96,6 +96,46 @@ def test_a_float_graph_is_cut_at_every_node() -> None:
     assert len(Pieces(ir.from_proto(proto)).units) == 3
 
 
+FLOAT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[4] x) => (float[2] y) <int64[2] two = {2,2}, float r = {0.0}>
+{ a, b = Split (x, two)  dead = Neg (a)  c, omitted = Dropout (a, r)  y = Relu (c) }"""
+CODES = """<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[4] x) => (uint8[2] y) <int64[2] two = {2,2}, int64[1] k = {2}, float s = {0.1}, uint8 o = {3}>
+{ f = DequantizeLinear (x, s, o)  a, b = Split (f, two)  q = QuantizeLinear (a, s, o)  unread = QuantizeLinear (b, s, o)
+  g = DequantizeLinear (q, s, o)  h = Neg (g)  n = QuantizeLinear (h, s, o)  m = DequantizeLinear (n, s, o)
+  i, j = TopK <axis = 0> (m, k)  y = QuantizeLinear (i, s, o) }"""
+
+
+@pytest.mark.parametrize("text", [FLOAT, CODES])
+def test_outputs_that_nobody_reads_belong_to_no_boundary(text: str, tmp_path: Path) -> None:
+    """Half a Split, an omitted optional output, a node that leads nowhere: every piece can still be made and run."""
+    whole = _parsed(text)
+    pieces = Pieces(whole)
+    assert {"dead", "unread"}.isdisjoint(n for u in pieces.units for n in u.names)
+    seen = values.compute(whole, pieces.boundaries(), values.feeds_for(whole.graph, None), tmp_path)
+    for size in range(1, len(pieces.units) + 1):
+        for first in range(len(pieces.units) - size + 1):
+            piece = pieces.model(range(first, first + size))
+            values.declare(piece.graph, seen)
+            session = ort.InferenceSession(ir.to_proto(piece).SerializeToString(), exact_options())
+            names = [o.name for o in session.get_outputs()]
+            assert names, "a piece without an output computes nothing"
+            made = session.run(names, {i.name: seen[i.name] for i in session.get_inputs()})
+            for name, array in zip(names, made, strict=True):
+                np.testing.assert_array_equal(array, seen[name])
+
+
+def _parsed(text: str) -> ir.Model:
+    """The model; an output that is called omitted is left out, which the text has no way to say."""
+    proto = onnx.parser.parse_model(text)
+    for node in proto.graph.node:
+        for place, output in enumerate(node.output):
+            if output == "omitted":
+                node.output[place] = ""
+        node.name = node.output[0]
+    return ir.from_proto(proto)
+
+
 def test_a_graph_of_constants_is_refused() -> None:
     proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g () => (float[1] y) <float[1] w = {1}> { y = Neg (w) }""")

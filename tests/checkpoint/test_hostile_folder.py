@@ -244,7 +244,7 @@ class TestTokenizer:
     def test_code_of_its_own_is_not_run(self, folder: Path, tmp_path: Path) -> None:
         (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
         edit_config(folder, auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil",
-                                      "AutoTokenizer": ["evil.Evil", None]}, model_type="evil")
+                                      "AutoTokenizer": ["evil.Evil", None]})
         (folder / "tokenizer_config.json").write_text(json.dumps(
             {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"}))
         (folder / "tokenizer.json").write_text("{}")

@@ -80,8 +80,11 @@ class TestFetch:
     def test_pickles_alone_are_not_fetched(self, folder: Path, tmp_path: Path) -> None:
         (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
         with hub_server.serve(folder) as hub:
-            found = ask("org/tiny", tmp_path / "hf", hub.address)
-            assert "neither model.safetensors nor" in found["message"]
+            found = ask("org/tiny@main", tmp_path / "hf", hub.address)
+            assert "org/tiny@main on the hub holds no model*.safetensors" in found["message"]
+            # --allow-pickle alone would change nothing
+            assert "hf download org/tiny --revision main --local-dir DIR" in found["hint"]
+            assert "--allow-pickle" in found["hint"]
             assert not [a for a in hub.asked if ".bin" in a]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,28 @@ class TestTokenizer:
         (folder / "tokenizer.json").write_text("{")
         checkpoint = open_checkpoint(folder)
         assert "cannot be read" in refusal(lambda: load_tokenizer(checkpoint)).message
+
+    @pytest.mark.parametrize("changes", [{"rms_norm_eps": 0}, {"hidden_size": 64.5}, {"eos_token_id": "2"}], ids=str)
+    def test_a_config_that_makes_no_model_is_not_the_tokenizers_fault(self, folder: Path,
+                                                                      changes: dict[str, object]) -> None:
+        """transformers reads the config for its tokenizer, too."""
+        (folder / "tokenizer.json").write_text("{}")
+        edit_config(folder, **changes)
+        error = refusal(lambda: load_tokenizer(open_checkpoint(folder)))
+        assert f"config.json makes no model: StrictDataclassFieldValidationError: Validation error for field "\
+            f"'{next(iter(changes))}'" in error.message
+        assert "tokenizer" not in str(error)
+
+    def test_a_type_that_nobody_knows_is_told_without_transformers_own_advice(
+            self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+        edit_config(folder, model_type="llamma")
+        assert "'llamma'" in refusal(lambda: load_tokenizer(open_checkpoint(folder)), UnsupportedError).message
+        assert capfd.readouterr() == ("", "")
+
+
+def test_a_size_of_zero_is_told_without_torchs_warning(folder: Path) -> None:
+    edit_config(folder, hidden_size=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "another shape" in refused_load(folder).message

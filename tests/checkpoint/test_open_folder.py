@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,28 @@ class TestOpen:
         error = refusal(lambda: open_checkpoint(folder))
         assert str(file) in error.message
         assert "truncated" in error.message
+
+    def test_how_much_is_missing_or_too_much_is_said(self, folder: Path) -> None:
+        file = folder / "model.safetensors"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1000])
+        assert f"is truncated: {len(whole) - 1000:,} bytes of {len(whole):,}, 1,000 are missing" in refusal(
+            lambda: open_checkpoint(folder)).message
+        file.write_bytes(whole + b"tail")
+        message = refusal(lambda: open_checkpoint(folder)).message
+        assert f"has 4 bytes behind its last tensor: {len(whole) + 4:,}, its header declares {len(whole):,}" in message
+        assert "truncated" not in message
+
+    @pytest.mark.parametrize("head", [b"{", b"[1]", b'{"a": {"data_offsets": [0]}}', b'{"a": 7}', b"\xff"])
+    def test_a_header_of_strange_values_is_no_traceback(self, folder: Path, head: bytes) -> None:
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+        assert "is not a safetensors file" in refusal(lambda: open_checkpoint(folder)).message
+
+    def test_weights_under_another_name(self, folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+        error = refusal(lambda: open_checkpoint(folder))
+        assert "it holds consolidated.safetensors, which nothing names" in error.message
+        assert "rename it to model.safetensors" in error.hint
 
     def test_git_lfs_pointer(self, folder: Path) -> None:
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"

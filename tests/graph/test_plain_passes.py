@@ -89,6 +89,30 @@ def test_masks_are_bounded_and_the_guard_against_nan_goes(low: float) -> None:
                if (a := edit.constant(v)) is not None and a.dtype.kind == "f") == -50.0
 
 
+@pytest.mark.parametrize(("body", "ops"), [
+    # the constant's other reader
+    ("m = Where(keep, zero, low)\n s = Add(x, m)\n p = Softmax<axis=-1>(s)\n o = Max(deep, low)\n y = Add(p, o)", 0),
+    # the mask's
+    ("m = Where(keep, zero, low)\n s = Add(x, m)\n p = Softmax<axis=-1>(s)\n o = Max(deep, m)\n y = Add(p, o)", 1),
+    # the scores', which also leave the graph
+    ("m = Where(keep, zero, low)\n z = Add(x, m)\n p = Softmax<axis=-1>(z)\n y = Neg(p)", 2),
+    # two ways that meet
+    ("m = Where(keep, zero, low)\n n = Where(keep, zero, low)\n a = Add(m, n)\n s = Add(x, a)\n "
+     "p = Softmax<axis=-1>(s)\n o = Max(a, deep)\n q = Max(n, o)\n y = Add(p, q)", 3),
+])
+def test_a_shared_mask_is_bounded_for_the_softmax_alone(body: str, ops: int) -> None:
+    outputs = "float[1,5,5] y, float[1,5,5] z" if "z = " in body else "float[1,5,5] y"
+    keep = np.tril(np.ones((5, 5), bool))
+    model = graphs.parse(body, "float[1,5,5] x", outputs, keep=keep, zero=np.float32(0), low=np.float32(-1e9),
+                         **({"deep": np.float32(-500)} if "deep" in body else {}))
+    data = graphs.feeds(model)
+    before, count = graphs.run(model, data), len(graphs.ops(model))
+    assert BoundMask(-50.0)(model).modified
+    graphs.same(before, graphs.run(model, data))
+    assert len(graphs.ops(model)) == count + ops, "only what is read on both ways is made twice"
+    assert not BoundMask(-50.0)(model).modified
+
+
 def test_a_large_constant_that_masks_nothing_stays() -> None:
     model = graphs.parse("y = Add(x, low)", X, Y, low=np.float32(-2e4))
     BoundMask(-50.0)(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plain_models as models
@@ -13,21 +14,14 @@ from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.plain import PlainManifest, PlainSession
 
-from edgeforge import pipeline, recipe
+from edgeforge import doctor, pipeline, recipe
+from edgeforge.describe import describe
+from edgeforge.errors import EdgeForgeError
 from edgeforge.metrics import sqnr_db
 from edgeforge.pipeline import Event
 from edgeforge.stages.plan import GRAPH_STAGES
-
-
-@pytest.fixture(scope="module")
-def built_cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recipe of a finished build; the bundle is out/bundle beside it."""
-    folder = tmp_path_factory.mktemp("cnn")
-    onnx = models.export(models.cnn(), models.images(), folder / "small cnn.onnx")
-    path = models.recipe(folder, onnx, models.images())
-    done = cli("build", path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return path
+from edgeforge.vectors import check
+from edgeforge.vectors import format as sets
 
 
 def bundle(path: Path) -> Path:
@@ -58,6 +52,48 @@ def test_the_manifest_says_what_the_graph_takes_and_gives(built_cnn: Path) -> No
     assert (logits.name, logits.dtype, logits.shape) == ("logits", "uint16", (1, 10))
     assert image.scale is not None
     assert image.scale > 0
+
+
+def test_inspect_describes_the_bundle_and_its_stages(built_cnn: Path) -> None:
+    facts = describe(bundle(built_cnn))
+    assert (facts["kind"], facts["model"], facts["problems"]) == ("bundle", {"name": "small cnn"}, [])
+    (graph,) = facts["targets"]["htp"]["graphs"]
+    assert graph["files"] == "device/small_cnn.onnx"
+    assert [(t["name"], t["dtype"], t["shape"]) for t in graph["inputs"]] == [("image", "uint16", [1, 3, 32, 32])]
+    assert [b["file"] for b in facts["binaries"]] == ["device/small_cnn.bin"]
+    assert facts["gates"]["passed"] == facts["gates"]["of"] > 3
+    cache = bundle(built_cnn).parent / ".edgeforge"
+    for stage in GRAPH_STAGES[:-1]:
+        for place in (cache / stage.name).iterdir():
+            assert describe(place)["kind"] == f"stage {stage.name}"
+    done = cli("inspect", bundle(built_cnn))
+    assert done.returncode == 0, done.stderr
+    assert "small_cnn" in done.stdout
+    with pytest.raises(EdgeForgeError, match="every file is whole"):
+        doctor.explain(str(bundle(built_cnn)))
+
+
+def test_its_vectors_become_a_set_that_both_targets_replay(built_cnn: Path, tmp_path: Path) -> None:
+    done = cli("vectors", "make", bundle(built_cnn), tmp_path / "set")
+    assert done.returncode == 0, done.stderr
+    (graph,) = sets.load(tmp_path / "set").graphs
+    assert (graph.graph, [c.label for c in graph.calls]) == ("small_cnn", ["sample_0", "sample_1", "sample_2"])
+    replayed = {on: check.replay(tmp_path / "set", bundle(built_cnn), on) for on in ("cpu", "htp")}
+    assert [v.lsb for v in replayed["cpu"]] == [0, 0, 0]
+    assert [v.passed for v in replayed["htp"]] == [True, True, True]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"targets": []}, "where the targets should"), ({"targets": {"cpu": {"executor": "onnx-cpu", "graphs": []}}},
+                                                    "target cpu holds not one graph"),
+    ({"name": 3}, "name is 3, not str"), ({"extra": 1}, "has no key 'extra'"), ({"format": "edgeforge-graph/2"},
+                                                                               "this runtime reads"),
+])
+def test_a_damaged_manifest_is_named(built_cnn: Path, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    raw = json.loads((bundle(built_cnn) / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(raw | change))
+    with pytest.raises(EdgeForgeError, match=words):
+        describe(tmp_path)
 
 
 def test_the_bundle_answers_on_cpu_and_emulator_as_torch_does(built_cnn: Path) -> None:

@@ -78,6 +78,52 @@ def test_an_invalid_graph_is_refused_with_the_checkers_words(tmp_path: Path, bod
     assert said in error.message
 
 
+@pytest.mark.parametrize(("body", "outputs", "said"), [
+    ("y = MatMul(x, w)", "float[1,11] y", "differ in dimension 1: (10) vs (11)"),
+    ("y = MatMul(w, x)", "float[4,4] y", "Incompatible dimensions"),
+    ("y = Reshape(x, s)", "float[1,4] y", "differ in dimension 0: (2) vs (1)"),
+    ("a = Add(x, w)\n y = Relu(a)", "float[4,10] y", "Incompatible dimensions"),
+])
+def test_shapes_that_cannot_be_are_refused_at_the_door(tmp_path: Path, body: str, outputs: str, said: str) -> None:
+    """They went through six stages and died in the compiler."""
+    constants = {"w": np.ones((4, 10), np.float32), "s": np.array([2, 2])}
+    used = {k: v for k, v in constants.items() if k in re.findall(r"\w+", body)}
+    with pytest.raises(CheckpointError) as caught:
+        enter.read(file(tmp_path, body, outputs=outputs, **used))
+    assert "not a valid ONNX graph" in caught.value.message
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(("number", "body", "said"), [
+    (np.nan, "y = MatMul(x, w)", "tensor 'w' holds NaN"), (np.inf, "y = MatMul(x, w)", "tensor 'w' holds infinity"),
+    (np.nan, "a = Add(w, x)\n y = ReduceMax<keepdims=0>(a, zero)\n", "tensor 'w' holds NaN"),
+    (-np.inf, "a = Add(w, x)\n y = ReduceMax<keepdims=0>(a, zero)\n", "")])
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_is_no_number_is_named(tmp_path: Path, number: float, body: str, said: str,
+                                             outside: bool) -> None:
+    """It was a gate that failed at -inf dB. Infinity in a mask is usual."""
+    weight = np.ones((4, 4), np.float32)
+    weight[1, 2] = number
+    constants = {"zero": np.array([0])} if "zero" in body else {}
+    path = file(tmp_path, body, outputs="float[1,4] y" if "MatMul" in body else "float[4] y", w=weight, **constants)
+    if outside:
+        onnx.save(onnx.load(path), path, save_as_external_data=True, size_threshold=0, location="w.data")
+    if said:
+        with pytest.raises(CheckpointError) as caught:
+            enter.read(path)
+        assert said in caught.value.message
+    else:
+        enter.read(path)
+
+
+def test_an_output_that_states_no_shape_is_no_error(tmp_path: Path) -> None:
+    path = file(tmp_path, "y = Relu(x)")
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path.write_bytes(model.SerializeToString())
+    assert [edit.dims(v) for v in optimize(enter.read(path), HTP).graph.outputs] == [[1, 4]]
+
+
 def test_an_initializer_twice_is_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "y = Add(x, k)", k=np.ones(4, np.float32))
     model = onnx.load(path)
@@ -145,6 +191,18 @@ def test_an_input_without_a_shape_is_named(tmp_path: Path) -> None:
     model.graph.input[0].type.tensor_type.ClearField("shape")
     path.write_bytes(model.SerializeToString())
     assert "input 'x' has no shape" in refused(path).message
+
+
+@pytest.mark.parametrize(("body", "outputs", "said"), [
+    ("y = Relu(x)", f"{Y}, {X}", "output 'x' is an input too"),
+    ("y = Relu(x)", f"{Y}, float[4] k", "output 'k' is a constant"),
+    ("y = Relu(x)\n c = Constant<value_floats = [1.0, 2.0]>()", f"{Y}, float[2] c", "output 'c' is a constant"),
+    ("y = Relu(x)", f"{Y}, {Y}", "output 'y' is declared twice"),
+    ("y = Relu(x)\n c = Add(k, k)", f"{Y}, float[4] c", "c: this output is the same whatever the inputs are"),
+])
+def test_outputs_that_nothing_computes_are_named(tmp_path: Path, body: str, outputs: str, said: str) -> None:
+    """They were a KeyError in the middle of the build."""
+    assert said in refused(file(tmp_path, body, outputs=outputs, k=np.ones(4, np.float32))).message
 
 
 @pytest.mark.parametrize(("opset", "good"), [(11, False), (16, False), (17, True), (24, True), (25, False)])

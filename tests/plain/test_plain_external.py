@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeforge.errors import CheckpointError
 from edgeforge.graph import enter, store
 from edgeforge.graph.optimize_plain import optimize
+from edgeforge.onnx_source import OnnxSource
 from edgeforge.targets import HTP
 
 WEIGHTS = {"first.weight": np.arange(64, dtype=np.float32).reshape(8, 8) / 64,
@@ -204,3 +206,22 @@ def test_a_weight_beyond_2_gb_is_never_loaded(tmp_path: Path) -> None:
     shape, megabytes = done.stdout.splitlines()
     assert shape == "[1, 30000] ['MatMul', 'Relu']"
     assert int(megabytes) < 1000
+
+
+def test_weights_are_hashed_once_and_again_when_they_change(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path)
+    weights = tmp_path / "weights.bin"
+    samples, memory = tmp_path / "samples.npz", tmp_path / "memory.json"
+    samples.write_bytes(b"samples")
+    source = OnnxSource(path, samples, ())
+    before = source.fingerprint(memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("read again"))
+        assert source.fingerprint(memory) == before
+    for file in (weights, samples):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        assert source.fingerprint(memory) not in (before, None)
+        before = source.fingerprint(memory)

@@ -53,7 +53,8 @@ def test_the_walk_weighs_tokens() -> None:
     tokens = feeds[0]["input_ids"].shape[1]
     shares = {p.name: [torch.linspace(0, 2, tokens)] for p in products(model.graph)}
     plain, weighed = Walk(model.graph, feeds, both=False), Walk(model.graph, feeds, both=False, shares=shares)
-    for (stop, sums), (_, other) in zip(plain.visit(), weighed.visit(), strict=True):
+    for stop, _ in zip(plain.visit(), weighed.visit(), strict=True):
+        sums, other = plain.sums(stop), weighed.sums(stop)
         x = stop.products[0].rows(plain._quantized[0][stop.source])
         assert torch.allclose(sums.gram, x.T @ x, rtol=1e-4, atol=1e-4)
         assert torch.allclose(other.gram, (x * torch.linspace(0, 2, tokens)[:, None]).T @ x, rtol=1e-4, atol=1e-4)

@@ -18,6 +18,7 @@ from edgeforge.graph import edit
 from edgeforge.quantize import sequential
 from edgeforge.quantize.products import products
 from edgeforge.quantize.walk import Walk, stops
+from edgeforge.quantize.weights import target
 from edgeforge.quantize.weights.fit import Method
 from edgeforge.quantize.weights.grid import Grid
 
@@ -80,12 +81,13 @@ def test_the_walk_sees_what_the_quantized_graph_holds(tmp_path: Path) -> None:
     walk = Walk(model.graph, feeds, both=True)
     changed = model.clone()
     found = {}
-    for stop, sums in walk.visit():
+    for stop in walk.visit():
+        sums = walk.sums(stop)
         found[str(stop.source.name)] = (stop, sums)
         for product in stop.products:
             matrix = torch.round(product.matrix() * 8) / 8
             walk.replace(product, matrix)
-            changed.graph.initializers[product.name].const_value = ir.tensor(product.restored(matrix))
+            changed.graph.initializers[product.name].const_value = ir.tensor(product.restored(matrix).numpy())
     assert len(found) == 4 * 2 + 1
     for i, name in enumerate(sorted(found)):
         stop, sums = found[name]
@@ -130,6 +132,22 @@ def test_one_after_the_other_beats_each_alone(tmp_path: Path) -> None:
             assert weight.stored_bits == pytest.approx(4 * weight.count, rel=0.6)
         lost[name] = float(np.square(run(copy, tmp_path / name, prefill(made))["logits"] - wanted).sum())
     assert lost["balanced"] < 0.5 * lost["nearest"]
+
+
+def test_the_float_stream_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the correction is told has gone missing is what rounding took; nothing at the first stop."""
+    made, model = adapted("llama")
+    seen: list[float] = []
+    real = target.corrected
+
+    def spy(weight, gram, drift, stream, share):  # type: ignore[no-untyped-def]
+        seen.append(float(drift.norm() / gram.matrix.norm()))
+        return real(weight, gram, drift, stream, share)
+    monkeypatch.setattr(target, "corrected", spy)
+    grids = {p.name: Grid(4) for p in products(model.graph)}
+    sequential.quantize(model, samples(made), grids, Method(), lambda text: None)
+    assert seen[:3] == [0, 0, 0]
+    assert min(seen[3:]) > 1e-3
 
 
 def test_a_weight_without_a_grid_stays_as_it_is() -> None:

@@ -16,6 +16,7 @@ import pytest
 from edgeforge_runtime.manifest import Manifest
 from tiny_build import Built
 
+from edgeforge import lock
 from edgeforge.backends.qnn.binary import read_binaries
 from edgeforge.cli import _guarded, app
 from edgeforge.errors import EdgeForgeError
@@ -234,6 +235,24 @@ def test_a_bundle_replays_its_own_vectors(built: Built, made: Path, on: str, cal
         assert {v.lsb for v in verdicts if v.call.startswith("ar1_")} == {0}
 
 
+def test_a_set_judges_by_the_builds_own_gates_and_names_its_tools(built: Built, tmp_path: Path) -> None:
+    """Of the lock: not the defaults, not what is installed where the set is made."""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in ("manifest.json", lock.FILE):
+        shutil.copyfile(built.bundle / name, bundle / name)
+    shutil.copytree(built.bundle / "vectors", bundle / "vectors")
+    raw = json.loads((bundle / lock.FILE).read_text())
+    raw["inputs"]["recipe"]["gates"] |= {"emulator_db": 51.5, "wide_db": 21.5}
+    raw["inputs"]["tools"] = {"onnxruntime": "0.1"}
+    (bundle / lock.FILE).write_text(json.dumps(raw))
+    make.make(bundle, tmp_path / "set")
+    vectors = sets.load(tmp_path / "set")
+    assert {t.tolerance.sqnr_db for g in vectors.graphs for t in g.outputs} == {51.5, 21.5}
+    assert vectors.made_by["onnxruntime"] == "0.1"
+    assert "numpy" not in vectors.made_by
+
+
 def test_the_split_models_replay_what_the_device_gets(built: Built, made: Path) -> None:
     """The parts' QDQ graphs are what the expected outputs of the device's graphs came from: bit for bit."""
     verdicts = check.replay(made, built.artifact("split"), "cpu")
@@ -289,12 +308,16 @@ def test_bundles_of_another_build_are_refused(built: Built, made: Path, tmp_path
     (lambda b: (b / "vectors/parts/ar32/prompt_ar32_cl256_1_of_3").rename(b / "vectors/parts/ar32/other"),
      "a graph that .* does not declare"),
     (lambda b: (b / "manifest.json").unlink(), "not an EdgeForge bundle"),
+    (lambda b: (b / lock.FILE).unlink(), "there is no .*lock"),
+    (lambda b: (b / lock.FILE).write_text((b / lock.FILE).read_text().replace('"wide_db"', '"other"')),
+     "does not say which gates"),
 ])
 def test_bundles_without_usable_vectors_are_named(built: Built, tmp_path: Path, change: Callable[[Path], Any],
                                                   message: str) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    shutil.copyfile(built.bundle / "manifest.json", bundle / "manifest.json")
+    for name in ("manifest.json", lock.FILE):
+        shutil.copyfile(built.bundle / name, bundle / name)
     shutil.copytree(built.bundle / "vectors", bundle / "vectors")
     change(bundle)
     with pytest.raises(EdgeForgeError, match=message):

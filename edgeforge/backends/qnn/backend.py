@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeforge.backends.qnn import limits
+from edgeforge.backends.qnn import limits, wheel
 from edgeforge.backends.qnn.faults import FAULTS
+from edgeforge.backends.qnn.job import EXECUTOR
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
     from edgeforge_runtime.manifest import Part, Target
 
-    from edgeforge.backends.health import Abilities, Proof, Tool
+    from edgeforge.backends.health import Abilities, Card, Proof, Tool
     from edgeforge.backends.qnn.trial import QnnTrial
     from edgeforge.build import Build
     from edgeforge.gates import Check
@@ -36,6 +37,7 @@ class QnnBackend:
         "The binary in the bundle is the one that ran on Qualcomm's x86 emulator, whose times say nothing about device "
         "times.",
     )
+    decisive = (wheel.DISTRIBUTION,)
     suffixes = (".bin",)
     alike = ("soc", "arch", "qairt")
     faults = FAULTS
@@ -67,6 +69,12 @@ class QnnBackend:
         from edgeforge.backends.qnn import health
 
         return health.tools()
+
+    def card(self, chip: Chip) -> Card:
+        return limits.card(chip)
+
+    def caution(self, target: Target) -> str:
+        return "Qualcomm's HTP emulator on this CPU, not a device" if target.executor == EXECUTOR else ""
 
     def abilities(self, chip: Chip) -> Abilities:
         from edgeforge.backends.qnn import health

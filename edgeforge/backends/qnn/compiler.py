@@ -58,13 +58,15 @@ class CompiledPart:
     log: Path
 
 
-def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None) -> CompiledPart:
+def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None,
+                 group: process.Group | None = None) -> CompiledPart:
     """Compiles the part and publishes job.out as a whole.
 
     On failure job.out stays as it was, and job.failure keeps job.json, the log and failure.json.
 
     Args:
         memory_bytes: most resident memory of the compiler; None: no limit.
+        group: stops it together with others; of a compiler that was stopped so nothing is kept.
 
     Raises:
         CompilerError: no wheel, or a bad job.
@@ -79,9 +81,12 @@ def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None
     try:
         job.save(partial / JOB)
         run = process.run_child([*WORKER, str(partial / JOB)], log=partial / LOG, timeout_s=timeout_s,
-                                memory_bytes=memory_bytes, cwd=partial)
+                                memory_bytes=memory_bytes, cwd=partial, group=group)
         _verify(job, partial, run)
     except BaseException as error:
+        if isinstance(error, ChildFailed) and error.ending.kind == "stopped":
+            shutil.rmtree(partial)
+            raise
         failed.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(error, ChildFailed):
             _record(partial, job, error.ending, memory_bytes)
@@ -138,7 +143,8 @@ def _verify(job: PartJob, partial: Path, run: process.ChildRun) -> None:
 
 def _kind(run: process.ChildRun) -> Kind:
     if run.stopped is not None:
-        return "hung" if run.stopped == "time" else "memory"
+        kinds: dict[process.Limit, Kind] = {"time": "hung", "memory": "memory", "asked": "stopped"}
+        return kinds[run.stopped]
     return "crashed" if run.signal else "refused"
 
 

@@ -21,7 +21,7 @@ from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import EmulatorCrashed, emulate
-from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
 from edgeforge.backends.qnn.limits import may_crash
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
@@ -83,7 +83,7 @@ def bundle_parts(build: Build, compiled: Path, split: Path, bundle: Path) -> dic
                     shutil.copyfile(graph.wrapper, folder / graph.wrapper.name)
         shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
         genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
-    return {"htp": Target("qnn-htp", tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+    return {"htp": Target(EXECUTOR, tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
 
 
 def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[CompiledPart]:
@@ -99,9 +99,9 @@ def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[Comp
 
 def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[CompiledPart]:
     limits = build.recipe.compile
-    memory = process.allowance(limits.memory_mb, at_once)
+    memory, group = process.allowance(limits.memory_mb, at_once), process.Group()
     with ThreadPoolExecutor(at_once) as pool:
-        running = [pool.submit(compile_part, job, limits.timeout_s, memory) for job in work]
+        running = [pool.submit(compile_part, job, limits.timeout_s, memory, group) for job in work]
         try:
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for finished in done:
@@ -110,7 +110,7 @@ def _compile(build: Build, work: Sequence[PartJob], at_once: int) -> list[Compil
         except BaseException:
             for waiting in running:
                 waiting.cancel()
-            process.stop_all()  # the other compiler would go on for minutes
+            group.stop()  # the other compiler would go on for minutes
             raise
 
 

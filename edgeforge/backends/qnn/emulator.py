@@ -76,12 +76,7 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
             kind = EmulatorCrashed if run.signal else CompilerError
             raise kind(f"part {part.name}, graph {graph}: the HTP emulator {run.ending()}{lines}", hint)
         try:
-            return [_load(folder / f"{index}.out.npz") for index in range(len(feeds))]
+            return [record.load_arrays(folder / f"{index}.out.npz") for index in range(len(feeds))]
         except (OSError, ValueError, BadZipFile) as error:
             raise CompilerError(f"part {part.name}, graph {graph}: the HTP emulator left no readable outputs: {error}"
                                 ) from error
-
-
-def _load(path: Path) -> Outputs:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}

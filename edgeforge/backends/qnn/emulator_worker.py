@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     session = sessions.open_session(Path(job["wrapper"]), found, {"soc_model": str(job["soc_model"])}, {})
     wanted = {i.name for i in session.get_inputs()}
     for index in range(job["runs"]):
-        feeds = sessions.load_arrays(path.with_name(f"{index}.in.npz"))
+        feeds = record.load_arrays(path.with_name(f"{index}.in.npz"))
         if missing := wanted - set(feeds):
             print(f"Error: no feed for {', '.join(sorted(missing))}", flush=True)
             return 1

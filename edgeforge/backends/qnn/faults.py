@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgeforge.backends.faults import SEEN_HERE, Fault
+from edgeforge.backends.qnn import wheel
 
 _THREAD = "seen in public threads, not reproduced here: "
 _APPS, _MODELS = "qualcomm/ai-hub-apps", "qualcomm/ai-hub-models"
@@ -34,7 +35,7 @@ FAULTS = (
           r"file too short|\.so is truncated|invalid ELF header|cannot read file data|wrong ELF class"
           r"|cannot open shared object|no lib\S+\.so in|is not a Linux|is built for",
           "a library of onnxruntime-qnn is missing, truncated, or built for another machine",
-          "pip install --force-reinstall --no-deps onnxruntime-qnn==2.7.0 (Linux x86-64)", SEEN_HERE),
+          f"pip install --force-reinstall --no-deps {wheel.DISTRIBUTION}=={wheel.TESTED} (Linux x86-64)", SEEN_HERE),
     Fault("binary newer or for another chip", ("5000",), r"has (soc|arch|qairt) \S+, the other binaries",
           "the binary was compiled for another SoC, or by a newer QAIRT than the one that loads it",
           f"compare `edgeforge inspect part.bin` with the phone's chip; {_SAME_SDK}",

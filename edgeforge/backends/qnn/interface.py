@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edgeforge.backends.qnn import wheel
 from edgeforge.errors import CompilerError
 
 KNOWN_CORE_API = ((2, 40),)
@@ -106,7 +107,8 @@ class Hooks:
             raise CompilerError(
                 f"{htp.name} speaks QNN core API {version[0]}.{version[1]} for backend {table.backend_id};"
                 f" the table layout is known for HTP ({HTP_BACKEND_ID}) at {known}",
-                "install onnxruntime-qnn==2.7.0, or check entries 9 and 15 of the new table and list it",
+                f"install {wheel.DISTRIBUTION}=={wheel.TESTED}, or check entries 9 and 15 of the new table and list "
+                "it",
             )
         return table
 

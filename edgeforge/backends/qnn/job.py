@@ -11,6 +11,8 @@ from typing import Any
 from edgeforge.errors import CompilerError
 
 JOB, RESULT, LOG = "job.json", "result.json", "compile.log"
+EXECUTOR = "qnn-htp"
+"""of the bundle's target that runs what was compiled, on the emulator"""
 _NAME = re.compile(r"^[A-Za-z0-9_.-]+$")
 
 

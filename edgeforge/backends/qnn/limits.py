@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgeforge_runtime.typed import read_json
 
+from edgeforge.backends.health import Card
 from edgeforge.backends.qnn import genie, wheel
 from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.estimate import Part
 from edgeforge.findings import Facts, Finding
+from edgeforge.targets import Chip
 
 CRASHING = 64
 """Blocks of this size crash the x86 emulator of onnxruntime-qnn 2.7.0 when it runs a binary that was loaded, for some
@@ -36,6 +39,15 @@ def check(facts: Facts) -> Iterator[Finding]:
 def may_crash(table: Table) -> bool:
     """Does any weight have blocks that the emulator may crash on?"""
     return any(e.block_scale is not None and e.block == CRASHING for e in table.values())
+
+
+def card(chip: Chip) -> Card:
+    """The chip as Qualcomm's compiler sees it; facts: its numbers, and Hexagon's fields."""
+    hexagon, bits = chip.hexagon, "/".join(map(str, chip.hexagon.weight_bits))
+    line = (f"SoC {chip.soc_model}, Hexagon v{chip.dsp_arch}, {chip.vtcm_mb} MiB VTCM; weights of {bits} bits, "
+            f"{'with' if hexagon.block_weights else 'no'} blocks, "
+            f"{'shared' if hexagon.sharing else 'not shared'} by prefill and decode")
+    return Card(line, {"soc_model": chip.soc_model, "vtcm_mb": chip.vtcm_mb, **dataclasses.asdict(hexagon)})
 
 
 def _toolchain() -> Iterator[Finding]:

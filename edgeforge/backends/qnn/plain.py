@@ -16,7 +16,7 @@ from edgeforge.backends import process
 from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.emulator import emulate
-from edgeforge.backends.qnn.job import GraphJob, PartJob
+from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
@@ -49,7 +49,7 @@ def bundle_graph(source: Part, compiled: Path, bundle: Path) -> dict[str, Target
     for file in (part.binary, wrapper):
         shutil.copyfile(file, bundle / _FOLDER / file.name)
     inside = Part(f"{_FOLDER}/{wrapper.name}", source.graph, source.inputs, source.outputs)
-    return {"htp": one_graph("qnn-htp", inside, {"soc_model": str(part.info.soc_model)})}
+    return {"htp": one_graph(EXECUTOR, inside, {"soc_model": str(part.info.soc_model)})}
 
 
 def _placed(part: CompiledPart, model: Path, table: Table) -> Iterator[Check]:

@@ -53,8 +53,3 @@ def run(session: ort.InferenceSession, feeds: Arrays) -> dict[str, npt.NDArray[n
     return dict(
         zip(names, session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()}), strict=True)
     )
-
-
-def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}

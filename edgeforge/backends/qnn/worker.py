@@ -44,7 +44,7 @@ def compile_graphs(job: PartJob, folder: Path) -> None:
     compiled = time.monotonic()
     for graph, session in opened:
         if graph.feeds is not None:
-            feeds = sessions.load_arrays(graph.feeds)
+            feeds = record.load_arrays(graph.feeds)
             record.save_arrays(folder / f"{graph.name}.outputs.npz", sessions.run(session, feeds))
     ran = time.monotonic()
     opened.clear()

@@ -20,7 +20,7 @@ _OUTPUTS = 8192
 class Method:
     """scales: where steps come from. rounding: how codes are found on them. refine: times that steps and codes
     are improved in turn afterwards. correction: share of `target.corrected`. importance: tokens count by what they
-    mean to the output (importance.py).
+    mean to the output (importance.py). reconstruct: each block's steps are tuned together (reconstruct.py).
     """
 
     scales: Literal["minmax", "search"] = "search"
@@ -28,6 +28,7 @@ class Method:
     refine: int = 1
     correction: float = 0.25
     importance: bool = False
+    reconstruct: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,12 @@ class Fitted:
 
     @property
     def reals(self) -> Tensor:
-        return self.steps.reals(self.codes)
+        """What the codes stand for, float32 [n, o]."""
+        return self.steps.reals(self.codes.float())
+
+    def small(self) -> Fitted:
+        """The same with codes in as many bytes as they need."""
+        return Fitted(self.codes.to(torch.int8 if self.steps.grid.bits <= 8 else torch.int32), self.steps)
 
 
 def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:

@@ -212,6 +212,30 @@ def test_too_little_memory_for_two_at_once_compiles_one_after_the_other(
         decoder._compile_pair(build, jobs, "part")  # type: ignore[arg-type]
 
 
+def test_a_compiler_that_was_stopped_for_its_sibling_leaves_no_failure(
+        compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker(monkeypatch, "good = json.loads((here / 'job.json').read_text())['name'] == 'good'\n"
+           "(here.parent / f'{here.name}.up').write_text('')\n"
+           "while not good and not (here.parent / 'good.partial.up').exists(): time.sleep(0.05)\n"
+           "time.sleep(600 if good else 0); sys.exit(7)")
+    jobs = [compiler.job(n, small.conv(1)) for n in ("good", "bad")]
+    limits = type("L", (), {"timeout_s": 60.0, "memory_mb": None})
+    build = type("B", (), {"recipe": type("R", (), {"compile": limits})})
+    with pytest.raises(ChildFailed, match="part bad .*exited with code 7"):
+        decoder._compile(build, jobs, 2)  # type: ignore[arg-type]
+    good, bad = jobs
+    assert recorded(bad.failure)[0] is not None
+    assert not good.failure.exists(), "nothing is wrong with it"
+    assert not good.out.exists()
+    assert not good.out.with_name("good.partial").exists()
+
+
+def test_the_wheel_is_named_with_its_version_in_one_place() -> None:
+    home = Path(wheel.__file__).parents[2]
+    pinned = [p.name for p in home.rglob("*.py") if f"{wheel.DISTRIBUTION}==" in p.read_text(encoding="utf-8")]
+    assert pinned == [], "wheel.TESTED says which"
+
+
 def test_codes_are_found_however_they_are_written() -> None:
     for code in ("1002", "0x3ea", "0x3EA"):
         assert [f.name for f in faults.by_code(FAULTS, code)] == ["no room in a process domain"]

@@ -11,20 +11,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime.typed import read_json
 
-def default_cache() -> Path:
-    """The json file to remember in, under the user's cache folder."""
+
+def default_cache() -> Path | None:
+    """The json file to remember in, under the user's cache folder; None for a user without a home (a container's)."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "edgeforge" / "file-sha256.json"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "edgeforge" / "file-sha256.json"
+    except RuntimeError:
+        return None
 
 
-def file_hashes(files: Iterable[Path], cache: Path) -> dict[Path, str]:
+def file_hashes(files: Iterable[Path], cache: Path | None) -> dict[Path, str]:
     """sha256 (hex) of each file; the cache saves reading, and is never needed.
 
     Remembered by path, size and times: mtime, and ctime because `cp -p` keeps an mtime over other contents.
     """
     try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
+        known = read_json(cache) if cache is not None else {}
     except (OSError, ValueError):
         known = {}
     if not isinstance(known, dict):
@@ -41,7 +46,7 @@ def file_hashes(files: Iterable[Path], cache: Path) -> dict[Path, str]:
             hashes[file] = hashlib.file_digest(raw, "sha256").hexdigest()
         if _stamp(file) == before:  # else it is being written
             fresh[key] = [*before, hashes[file]]
-    if fresh:
+    if fresh and cache is not None:
         kept = {key: entry for key, entry in known.items() if os.path.exists(key)}
         with contextlib.suppress(OSError):
             _write_whole(cache, json.dumps(kept | fresh, indent=0))

@@ -1,0 +1,87 @@
+"""Blocks tuned as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from quant_graphs import adapted, prefill, run
+from test_sequential import samples
+
+from edgeforge.graph import edit
+from edgeforge.metrics import sqnr_db
+from edgeforge.quantize import reconstruct, sequential
+from edgeforge.quantize.products import products
+from edgeforge.quantize.walk import Walk, between, stops
+from edgeforge.quantize.weights.fit import Method
+from edgeforge.quantize.weights.grid import Grid
+
+
+def grids(model: ir.Model) -> dict[str, Grid]:
+    return {p.name: Grid(4, 16, lpbq=True) for p in products(model.graph)}
+
+
+def test_blocks_lie_between_single_values() -> None:
+    """Attention, MLP, attention, MLP: at the stops before q_proj and gate_proj one value holds all."""
+    _, model = adapted("llama")
+    cuts = [s.cut.name if s.cut is not None else None for s in stops(model.graph)]
+    assert [c is not None for c in cuts] == [True, False] * 4 + [True]
+    assert cuts[2] == "model.layers.0/Add"
+    assert cuts[4] == "model.layers.0"
+
+
+def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, model = adapted("llama")
+    errors: list[tuple[float, float]] = []
+    real = reconstruct.tune
+
+    def spy(block, starts, ends, shares):  # type: ignore[no-untyped-def]
+        found = real(block, starts, ends, shares)
+        before = {p.weight: p.restored(f.reals) for p, f in block.fitted}
+        after = {p.weight: p.restored(f.reals) for (p, _), f in zip(block.fitted, found[0], strict=True)} | found[1]
+        fixed = reconstruct.constants(block.nodes)
+        errors.append(tuple(float(sum(reconstruct._error(reconstruct._run(block, {**s, **fixed, **w}), e, None)
+                                      for s, e in zip(starts, ends, strict=True))) for w in (before, after)))
+        return found
+    monkeypatch.setattr(sequential, "tune", spy)
+    sequential.quantize(model, samples(made), grids(model), Method("minmax", "nearest", 0, 0, reconstruct=True),
+                        lambda text: None)
+    assert len(errors) == 4
+    assert all(after < before for before, after in errors)
+    assert sum(after for _, after in errors) < 0.9 * sum(before for before, _ in errors)
+
+
+def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
+    made, model = adapted("llama")
+    feeds = samples(made)
+    wanted = run(model, tmp_path / "f", prefill(made))["logits"]
+    found = {}
+    for tuned in (False, True):
+        copy = model.clone()
+        weights = sequential.quantize(copy, feeds, grids(copy), Method("minmax", "nearest", 0, 0, reconstruct=tuned),
+                                      lambda text: None)
+        for weight in weights:
+            array = edit.constant(copy.graph.initializers[weight.name])
+            assert array is not None
+            np.testing.assert_array_equal(weight.encoding.dequantize(weight.encoding.quantize(array)), array)
+        found[tuned] = sqnr_db(wanted, run(copy, tmp_path / str(tuned), prefill(made))["logits"])
+    assert found[True] > found[False]
+
+
+def test_going_on_from_a_cut_is_going_all_the_way() -> None:
+    made, model = adapted("llama")
+    feeds = samples(made)
+    walk = Walk(model.graph, feeds, both=True)
+    start, starts = None, []
+    for stop in walk.visit():
+        if start is not None and stop.cut is not None:
+            before = [dict(values) for values in walk._quantized]
+            walk.resume(stop, between(start, [v for v in stop.kept if v.producer() is not None]), starts, {})
+            for old, new in zip(before, walk._quantized, strict=True):
+                assert set(old) == set(new)
+                assert all(torch.equal(old[v], new[v]) for v in old)
+        if stop.cut is not None:
+            start, starts = stop.cut, walk.quantized(stop.cut)
