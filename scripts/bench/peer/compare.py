@@ -75,7 +75,7 @@ def chosen_by_aimet(folder: Path, graph: ir.Graph) -> dict[str, Encoding]:
 
 def reals(product: Product, encoding: Encoding) -> Tensor:
     """The product's weight [inputs, outputs], rounded to nearest on the grid."""
-    weight = product.restored(product.matrix())
+    weight = product.restored(product.matrix()).numpy()
     rounded = encoding.dequantize(encoding.quantize(weight)).astype(np.float32)
     flat = rounded.reshape(len(rounded), -1)
     return torch.from_numpy(np.ascontiguousarray(flat.T if product.outputs_axis == 0 else flat))
@@ -91,12 +91,14 @@ def loss(gram: Tensor, error: Tensor) -> float:
 def on_float_inputs(graph: ir.Graph, samples: Sequence[Sample], theirs: Mapping[str, Encoding],
                     ours: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[Losses]:
     """Every weight's losses on what it reads in the float model; ours: by method, weights as they ship."""
-    for stop, sums in Walk(graph, samples, both=False).visit():
+    walk = Walk(graph, samples, both=False)
+    for stop in walk.visit():
+        gram = walk.sums(stop).gram
         for product in stop.products:
             if product.name in theirs:
                 weight = product.matrix()
-                same, own = (loss(sums.gram, weight - _matrix(product, ours[m][product.name])) for m in ("same", "own"))
-                there = loss(sums.gram, weight - reals(product, theirs[product.name]))
+                same, own = (loss(gram, weight - _matrix(product, ours[m][product.name])) for m in ("same", "own"))
+                there = loss(gram, weight - reals(product, theirs[product.name]))
                 yield Losses(cut.kind(product.name), there, same, own)
 
 
@@ -109,15 +111,16 @@ def on_their_inputs(graph: ir.Graph, samples: Sequence[Sample], theirs: Mapping[
         raw: AIMET's steps as searched, [outputs, blocks] by weight.
     """
     walk = Walk(graph, samples, both=False)
-    for stop, sums in walk.visit():
-        gram = Gram(sums.gram, damp=0)
+    for stop in walk.visit():
+        sums = walk.sums(stop).gram
+        gram = Gram(sums, damp=0)
         for product in (p for p in stop.products if p.name in theirs):
             weight, encoding = product.matrix(), theirs[product.name]
             made, steps = recipe.choose(weight, gram, grid), torch.from_numpy(raw[product.name].T.copy())
             same = made.shipped.reals(made.shipped.nearest(weight))
-            own = fit(weight, Gram(sums.gram), grid, PRESETS["fast"]).reals
+            own = fit(weight, Gram(sums), grid, PRESETS["fast"]).reals
             there = reals(product, encoding)
-            yield (Losses(cut.kind(product.name), *(loss(sums.gram, weight - w) for w in (there, same, own))),
+            yield (Losses(cut.kind(product.name), *(loss(sums, weight - w) for w in (there, same, own))),
                    choices(weight, gram, grid, made, steps, encoding))
             searched = steps_of(grid, steps)
             walk.replace(product, searched.reals(searched.nearest(weight)))

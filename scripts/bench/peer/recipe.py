@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edgeforge.quantize import sequential
+from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import Sample, Walk
 from edgeforge.quantize.weights import seqmse
 from edgeforge.quantize.weights.fit import Fitted
@@ -50,13 +51,14 @@ def choose(weight: Tensor, gram: Gram, grid: Grid) -> Chosen:
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], say: Callable[[str], None]) -> None:
     """Replaces every product's weight that has a grid, as `sequential.quantize` does by our own methods."""
     walk = Walk(model.graph, samples, both=False)
-    for index, (stop, sums) in enumerate(walk.visit()):
+    made: dict[Product, Fitted] = {}
+    for index, stop in enumerate(walk.visit()):
         say(f"weights {index + 1} of {len(walk.stops)}")
-        gram = Gram(sums.gram, damp=0)
-        for product in stop.products:
-            if (grid := grids.get(product.name)) is None:
-                continue
+        gram = Gram(walk.sums(stop).gram, damp=0)
+        for product in (p for p in stop.products if p.name in grids):
             weight = product.matrix()
-            chosen = choose(weight, gram, grid)
+            chosen = choose(weight, gram, grids[product.name])
             walk.replace(product, chosen.searched.reals(chosen.searched.nearest(weight)))
-            sequential.keep(product, Fitted(chosen.shipped.nearest(weight), chosen.shipped))
+            made[product] = Fitted(chosen.shipped.nearest(weight), chosen.shipped).small()
+    for product, fitted in made.items():
+        sequential.keep(product, fitted)
