@@ -1,6 +1,6 @@
 """Our weight search against aimet-onnx's SeqMSE: the same graph, data, grid and threads, each in its own process.
 
-    python scripts/bench/ptq.py models/smollm2-135m-instruct --aimet PYTHON [--layers 1] [--windows 8] [--runs 2]
+    python scripts/bench/ptq.py models/smollm2-135m-instruct --aimet PYTHON [--layers 1] [--runs 2]
     python scripts/bench/ptq.py models/smollm2-135m-instruct --emulate --novel emma.txt
 
 The first cuts the float graph to its first layers (AIMET takes long; what all layers would take is extrapolated, and
@@ -52,7 +52,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--windows", type=int, default=8, help="of calibration text, 512 tokens each")
+    parser.add_argument("--windows", type=int, help="of calibration text, 512 tokens each; all of a build's without")
     parser.add_argument("--runs", type=int, default=2, help="of each side, in turn; the fastest counts")
     parser.add_argument("--emulate", action="store_true", help="perplexity and KL of AIMET's recipe on the whole model")
     parser.add_argument("--novel", type=Path, help="with --emulate: text of a kind that calibration does not hold")

@@ -89,13 +89,16 @@ def test_a_channel_that_chose_otherwise_is_counted(grid: Grid) -> None:
     blocks, channels = made.searched.blocks.numel(), w.shape[1]
     whole = (blocks, blocks) if grid.lpbq else (0, 0)
     assert compare.choices(w, gram, grid, made, made.searched.blocks, file) == compare.Choices(
-        (blocks, blocks), whole, (channels, channels), ())
+        (blocks, blocks), whole, (channels, channels), 0, ())
     other = made.searched.blocks.clone()
     other[0, 3] -= minmax(w, grid)[0][0, 3] / recipe.CANDIDATES
     moved = compare.choices(w, gram, grid, made, other, file)
     assert moved.steps == (blocks - 1, blocks)
     [gap] = moved.gaps
     assert -1 < gap < 0  # ours is the better: the search took the least
+    w[1, 3] = 2.5 * other[0, 3]
+    halfway = compare.choices(w, gram, grid, made, other, file)
+    assert (halfway.steps, halfway.ties, halfway.gaps) == (moved.steps, 1, ())
 
 
 def test_integers_are_rounded_after_the_search_and_the_head_is_not_searched() -> None:

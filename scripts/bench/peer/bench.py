@@ -26,12 +26,12 @@ Spent = dict[str, float]
 
 @dataclass(frozen=True)
 class Plan:
-    """block: of LPBQ; None for one step a channel. aimet: an interpreter."""
+    """block: of LPBQ; None for one step a channel. windows: of calibration text; all without. aimet: an interpreter."""
 
     block: int | None
     threads: int
     layers: int
-    windows: int
+    windows: int | None
     runs: int
     aimet: str
 
@@ -39,17 +39,18 @@ class Plan:
 def run(ready: Prepared, plan: Plan, folder: Path, say: Callable[[str], None]) -> Iterator[str]:
     """The table's lines; folder is made for the job."""
     folder.mkdir()
-    _write(ready, plan, folder)
+    count = _write(ready, plan, folder)
     spent = dict(_race(plan, folder, say))
-    yield (f"layers 1 to {plan.layers} of {ready.decoder.layers}, {plan.windows} windows, {plan.threads} thread(s), "
+    yield (f"layers 1 to {plan.layers} of {ready.decoder.layers}, {count} windows, {plan.threads} thread(s), "
            f"the fastest of {plan.runs}")
     yield from _times(spent, ready.decoder.layers / plan.layers)
     yield from _losses(plan, folder)
 
 
-def _write(ready: Prepared, plan: Plan, folder: Path) -> None:
+def _write(ready: Prepared, plan: Plan, folder: Path) -> int:
+    """Writes the job; returns how many windows it has."""
     windows = ready.windows[:plan.windows]
-    if len(windows) < plan.windows:
+    if len(windows) < (plan.windows or 1):
         raise EdgeForgeError(f"{plan.windows} windows are asked for, calibration has {len(windows)}", "ask for fewer")
     model = store.load(ready.transform.folder)
     if not 0 < plan.layers <= ready.decoder.layers:
@@ -59,6 +60,7 @@ def _write(ready: Prepared, plan: Plan, folder: Path) -> None:
     store.save(model, folder)
     job.save_feeds(folder, cut.samples(model.graph, ready.decoder, windows, ready.tables))
     job.Job(plan.block, plan.threads).save(folder)
+    return len(windows)
 
 
 def _race(plan: Plan, folder: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Spent]]:
@@ -129,5 +131,9 @@ def agreement(found: Sequence[Choices]) -> Iterator[str]:
         equal, count = (sum(getattr(one, name)[i] for one in found) for i in (0, 1))
         if count:
             yield f"{what:32}{equal:>9} of {count} ({equal / count:.4%})"
-    if gaps := [gap for one in found for gap in one.gaps]:
-        yield f"where another candidate won, our loss is {min(gaps):+.1e} to {max(gaps):+.1e} of AIMET's away from it"
+    ties = sum(one.ties for one in found)
+    yield (f"another candidate won {ties} times where a weight lies half way between two codes "
+           "(AIMET rounds up, ONNX and we to even)")
+    gaps = [gap for one in found for gap in one.gaps]
+    yield f"and {len(gaps)} times where none does" + (
+        f": our loss is {min(gaps):+.1e} to {max(gaps):+.1e} of AIMET's away from it" if gaps else "")

@@ -25,7 +25,7 @@ from peer.job import CANDIDATES
 
 TOLERANCE = 1e-3
 """by how much of theirs a loss of ours may be larger"""
-_SAME_FLOAT = 1e-5
+_SAME_FLOAT, _HALF_WAY = 1e-5, 1e-5
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,15 @@ class Choices:
     """One weight's steps beside AIMET's, searched on AIMET's inputs.
 
     steps: where the same candidate won, of how many. integers, channels: of the shipped grid, how many are equal, of
-    how many (no integers without blocks). gaps: our candidate's loss less theirs, over theirs, where another won.
+    how many (no integers without blocks). ties: how often another candidate won where a weight lies half way between
+    two codes: AIMET rounds it up, ONNX (and so what ships, and we) to even. gaps: where one won without that, our
+    candidate's loss less theirs, over theirs.
     """
 
     steps: tuple[int, int]
     integers: tuple[int, int]
     channels: tuple[int, int]
+    ties: int
     gaps: tuple[float, ...]
 
 
@@ -130,7 +133,8 @@ def choices(weight: Tensor, gram: Gram, grid: Grid, made: recipe.Chosen, steps: 
     """How far our search of weight [n, o] and AIMET's agree: its searched steps [b, o] and its shipped grid."""
     widest = minmax(weight, grid)[0]
     equal = candidate(made.searched.blocks, widest) == candidate(steps, widest)
-    gaps = gap(weight, gram.blocks(grid.size(len(weight))), made.searched.blocks, steps, grid)[~equal]
+    gaps = gap(weight, gram.blocks(grid.size(len(weight))), made.searched.blocks, steps, grid)
+    half = tied(weight, made.searched.blocks) | tied(weight, steps)
     channel = torch.from_numpy(shipped.scale.reshape(-1).copy())
     ours = made.shipped.channel[0]
     near = (ours - channel).abs() <= _SAME_FLOAT * channel
@@ -139,12 +143,18 @@ def choices(weight: Tensor, gram: Gram, grid: Grid, made: recipe.Chosen, steps: 
         whole = shipped.block_scale.reshape(len(channel), -1).T
         integers = made.shipped.factors == torch.from_numpy(whole.copy())
     counts = ((int(each.sum()), each.numel()) for each in (equal, integers, near))
-    return Choices(*counts, tuple(gaps.tolist()))
+    return Choices(*counts, int((half & ~equal).sum()), tuple(gaps[~equal & ~half].tolist()))
 
 
 def candidate(steps: Tensor, widest: Tensor) -> Tensor:
     """Which candidate, 1 to 20, each step is of the min-max steps widest."""
     return torch.round(steps / widest * CANDIDATES)
+
+
+def tied(weight: Tensor, steps: Tensor) -> Tensor:
+    """Where a weight [n, o] lies half way between two codes of its step [b, o]."""
+    parts = weight.double().view(len(steps), -1, weight.shape[1]) / steps.double()[:, None]
+    return ((parts - parts.floor() - 0.5).abs() < _HALF_WAY).any(1)
 
 
 def gap(weight: Tensor, blocks: Tensor, a: Tensor, b: Tensor, grid: Grid) -> Tensor:
