@@ -108,7 +108,7 @@ def run(ready: Prepared, block: int | None, read: Sequence[Text], threads: int, 
             cells = "".join(f"{_shown(_estimate(totals, figure)):>28}" for figure in FIGURES)
             yield f"{name:16}{spent['cpu']:7.0f}{text.name:>14}" + cells
     for index, text in enumerate(read):
-        perplexity = _estimate(found["balanced"][index], "ppl_reference").value
+        perplexity = _estimate(next(iter(found.values()))[index], "ppl_reference").value
         yield f"{text.name}: {len(text.windows)} windows, the float model's perplexity is {perplexity:.3f}"
     for (worse, a), (better, b) in itertools.pairwise(found.items()):
         for index, text in enumerate(read):
