@@ -27,7 +27,7 @@ PYTHON = os.environ.get("EDGEFORGE_AIMET", "")
 WORKER = Path(__file__).parent / "aimet_worker.py"
 LOADED: tuple[aimet.Version, ...] = ("1.0.0", "2.0.0")
 """aimet-onnx 2.42.0 refuses LPBQ in 2.1.0"""
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PYTHON, reason="EDGEFORGE_AIMET names no interpreter")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(not PYTHON, reason="EDGEFORGE_AIMET names no interpreter")]
 
 Array = npt.NDArray[Any]
 

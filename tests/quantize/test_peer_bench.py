@@ -129,7 +129,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [sys.executable, str(SCRIPT), str(folder / "model"), "--cache", str(folder / "cache")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not PYTHON, reason="EDGEFORGE_AIMET names no interpreter")
 def test_aimet_itself_chooses_what_its_recipe_in_our_walk_chooses(prepared: list[str]) -> None:
     made = subprocess.run([*prepared, "--windows", "2", "--layers", "2", "--runs", "1"], capture_output=True, text=True,
