@@ -15,20 +15,22 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 OURS = {"edgeforge", "edgeforge_runtime"}
+PEERS = {"aimet_onnx"}
+"""what a bench races against, in an environment of its own"""
 
 
 def imported(folder: Path) -> Iterator[tuple[str, Path]]:
     """Top-level names that any file imports anywhere, `google.protobuf` by two; not our own files' and folders'."""
     files = sorted(folder.rglob("*.py"))
     beside = [p for home in (folder, ROOT / "tests", ROOT / "runtimes" / "tests") for p in home.rglob("*.py")]
-    local = {p.stem for p in beside}
+    local = {p.parent.name if p.stem == "__init__" else p.stem for p in beside}
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else (
                 [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else [])
             for name in names:
                 top = name.split(".")[0]
-                if top not in sys.stdlib_module_names | OURS | local:
+                if top not in sys.stdlib_module_names | OURS | PEERS | local:
                     yield ".".join(name.split(".")[:2]) if top == "google" else top, file
 
 
