@@ -161,16 +161,16 @@ def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequenc
     for part in twin:
         for label, graph, compiled in zip(_labels(split), graphs, part.graphs, strict=True):
             if compiled.outputs is not None:
-                check = _against_cpu(build, table, split / _VECTORS / label / compiled.name, compiled.outputs)
-                steps += [check.value] if graph.ar == 1 else []
-                yield check
+                vectors = split / _VECTORS / label / compiled.name
+                yield _against_cpu(build, table, vectors, compiled.outputs)
+                steps += [_handed_on(table, vectors, compiled.outputs)] if graph.ar == 1 else []
     try:
         yield from _decode(build, split, graphs[-1], twin, table)
     except EmulatorCrashed as error:
         if not may_crash(table) or not steps:
             raise
         yield Check("compile: decode step part by part, emulator against CPU", min(steps), "dB",
-                    build.recipe.gates.emulator_db, note="each in the process that compiled it, because "
+                    build.recipe.gates.emulator_db, note="what each hands on, in the process that compiled it: "
                     f"{error.message}: known for some weights in blocks of 64; in blocks of 32 they load")
 
 
@@ -182,6 +182,13 @@ def _against_cpu(build: Build, table: Table, vectors: Path, outputs: Path) -> Ch
     return Check(f"compile: {vectors.name} emulator against CPU",
                  _worst(table, expected, record.load_arrays(outputs)), "dB",
                  limits.wide_db if deep else limits.emulator_db)
+
+
+def _handed_on(table: Table, vectors: Path, outputs: Path) -> float:
+    """dB of what a part gives to the next one, or as logits; its caches apart, whose last layers move the most by
+    roundings that are not the compiler's."""
+    expected = {k: v for k, v in record.load_arrays(vectors / record.OUTPUTS).items() if not k.startswith("past_")}
+    return _worst(table, expected, record.load_arrays(outputs))
 
 
 def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
