@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import threading
 from types import TracebackType
 from typing import Self
@@ -34,6 +36,15 @@ class TreePeak:
             self.mib = max(self.mib, sum(map(_resident, tree)) >> 20)
             if self._stop.wait(_EVERY_S):
                 return
+
+
+def release() -> None:
+    """Gives freed memory back to the system. The C library keeps it otherwise: 1.6 GB after the weights of a model of
+    135M parameters were fitted. Nothing where there is no such call (it is glibc's)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _resident(process: psutil.Process) -> int:

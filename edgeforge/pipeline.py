@@ -17,7 +17,7 @@ from edgeforge import __version__, cache, check, gates, keys, lock, targets
 from edgeforge.build import Build
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
-from edgeforge.peak import TreePeak
+from edgeforge.peak import TreePeak, release
 from edgeforge.recipe import Recipe
 from edgeforge.source import Source
 from edgeforge.stages.plan import Stage, plan
@@ -148,6 +148,7 @@ class _Run:
     def _fill(self, stage: Stage, job: Build, place: Path) -> None:
         begun = time.perf_counter()
         with cache.whole(place) as out:
+            release()  # or a compiler would have to live beside what the stages before it once needed
             with TreePeak() as peak:
                 checks = _checks(stage, job, {name: self._places[name] for name in stage.needs}, out)
             seconds = time.perf_counter() - begun
