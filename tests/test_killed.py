@@ -19,7 +19,7 @@ from edgeforge.stages.plan import STAGES
 pytestmark = pytest.mark.slow
 NAMES = [s.name for s in STAGES]
 KILLS = 20
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so do their children
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
 
 
 def started(path: Path) -> subprocess.Popen[str]:
