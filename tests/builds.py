@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 from tiny_build import Built
+
+from edgeforge import pipeline, recipe
+from edgeforge.pipeline import Event
 
 TIMED = {"stage.json", "gate.json", "report.json", "report.html", "edgeforge.lock.json"}
 """files that hold times, or where something lay"""
@@ -48,3 +52,19 @@ def contents(folder: Path) -> dict[str, str]:
         if not timed:
             found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+def rebuilt(path: Path) -> dict[str, list[str]]:
+    """Builds; the stages by what happened to them."""
+    events: list[Event] = []
+    pipeline.build(recipe.load(path), events.append)
+    return {kind: [e.stage for e in events if e.kind == kind] for kind in ("cached", "damaged", "done")}
+
+
+def flip(path: Path) -> None:
+    """One bit of other contents; size and time stay."""
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

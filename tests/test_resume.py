@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builds import cli, command, contents, leftovers, variant
+from builds import cli, command, contents, flip, leftovers, rebuilt, variant
 from tiny_build import Built
 
 import edgeforge
 from edgeforge import cache, pipeline, recipe
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
-from edgeforge.pipeline import Event
 from edgeforge.stages.plan import STAGES
 
 NAMES = [s.name for s in STAGES]
@@ -35,22 +34,6 @@ def copy(built: Built, tmp_path: Path) -> Built:
     path = root / "tiny.yaml"
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     return Built(root / "out" / built.bundle.name, root / "out" / ".edgeforge", path, ())
-
-
-def rebuilt(path: Path) -> dict[str, list[str]]:
-    """Builds; the stages by what happened to them."""
-    events: list[Event] = []
-    pipeline.build(recipe.load(path), events.append)
-    return {kind: [e.stage for e in events if e.kind == kind] for kind in ("cached", "damaged", "done")}
-
-
-def flip(path: Path) -> None:
-    """Other contents of the same length, and of the same time."""
-    times = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x40
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def cut(path: Path) -> None:

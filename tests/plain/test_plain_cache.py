@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
-from builds import contents, leftovers
+from builds import contents, flip, leftovers, rebuilt
 from edgeforge_runtime.plain import PlainManifest
 
 from edgeforge import cache, lock, pipeline, recipe
@@ -24,22 +23,6 @@ def artifact(path: Path, stage: str) -> Path:
 
 def bundle(path: Path) -> Path:
     return path.parent / "out" / "bundle"
-
-
-def rebuilt(path: Path) -> dict[str, list[str]]:
-    """Builds; the stages by what happened to them."""
-    events: list[Event] = []
-    pipeline.build(recipe.load(path), events.append)
-    return {kind: [e.stage for e in events if e.kind == kind] for kind in ("cached", "damaged", "done")}
-
-
-def flip(path: Path) -> None:
-    """One bit of other contents; size and time stay."""
-    times = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x40
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_damage_that_another_build_mends_at_this_moment_is_mended_once(
