@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from peer.meter import peak_mib
 
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
@@ -77,7 +77,7 @@ def search(folder: str, windows: int, minutes: float) -> None:
         done = (int(seen[0]) - 1) / int(seen[1])
         cut = f" (extrapolated from {seen[0]} of {seen[1]} stops)"
     spent = (time.perf_counter() - begun) / max(done, 1e-9)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_mib() / 1024
     print(f"{windows} windows of {TOKENS} tokens: {spent / 60:.1f} min{cut}, peak {peak:.2f} GiB, "
           f"{peak / LIMIT_GIB:.2f} of {LIMIT_GIB:g} GiB", flush=True)
 
