@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import time
@@ -20,8 +21,8 @@ from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
-from edgeforge.backends.qnn.emulator import EmulatorCrashed, emulate
-from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
+from edgeforge.backends.qnn.emulator import EmulatorCrashed, Feeds, Outputs, compile_and_emulate, emulate
+from edgeforge.backends.qnn.job import EXECUTOR, JOB, GraphJob, PartJob
 from edgeforge.backends.qnn.limits import may_crash
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
@@ -157,21 +158,11 @@ def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequenc
                 apart = max(int(np.abs(a[k].astype(np.int64) - b[k]).max()) for k in a)
                 yield Check(f"compile: {mine.name} device against twin, run", apart, "LSB", 0, "at most",
                             "both run in the processes that generated them")
-    steps = []
     for part in twin:
-        for label, graph, compiled in zip(_labels(split), graphs, part.graphs, strict=True):
+        for label, compiled in zip(_labels(split), part.graphs, strict=True):
             if compiled.outputs is not None:
-                vectors = split / _VECTORS / label / compiled.name
-                yield _against_cpu(build, table, vectors, compiled.outputs)
-                steps += [_handed_on(table, vectors, compiled.outputs)] if graph.ar == 1 else []
-    try:
-        yield from _decode(build, split, graphs[-1], twin, table)
-    except EmulatorCrashed as error:
-        if not may_crash(table) or not steps:
-            raise
-        yield Check("compile: decode step part by part, emulator against CPU", min(steps), "dB",
-                    build.recipe.gates.emulator_db, note="what each hands on, in the process that compiled it: "
-                    f"{error.message}: known for some weights in blocks of 64; in blocks of 32 they load")
+                yield _against_cpu(build, table, split / _VECTORS / label / compiled.name, compiled.outputs)
+    yield from _decode(build, split, graphs[-1], twin, table)
 
 
 def _against_cpu(build: Build, table: Table, vectors: Path, outputs: Path) -> Check:
@@ -184,21 +175,14 @@ def _against_cpu(build: Build, table: Table, vectors: Path, outputs: Path) -> Ch
                  limits.wide_db if deep else limits.emulator_db)
 
 
-def _handed_on(table: Table, vectors: Path, outputs: Path) -> float:
-    """dB of what a part gives to the next one, or as logits; its caches apart, whose last layers move the most by
-    roundings that are not the compiler's."""
-    expected = {k: v for k, v in record.load_arrays(vectors / record.OUTPUTS).items() if not k.startswith("past_")}
-    return _worst(table, expected, record.load_arrays(outputs))
-
-
 def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
     """A few decode steps through all parts on the emulator, each part fed by the one before."""
     labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
     build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
-    begun, limits = time.perf_counter(), build.recipe.compile
-    memory = process.allowance(limits.memory_mb)
+    begun = time.perf_counter()
     values: list[Arrays] = [{} for _ in labels]
     expected: list[Arrays] = [{} for _ in labels]
+    notes: list[str] = []
     for part, spec in zip(twin, graph.parts, strict=True):
         feeds = []
         for step, label in enumerate(labels):
@@ -206,7 +190,9 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
             values[step] = record.load_arrays(folder / record.INPUTS) | values[step]
             expected[step] |= record.load_arrays(folder / record.OUTPUTS)
             feeds.append({t.name: values[step][t.name] for t in spec.inputs})
-        for step, made in enumerate(emulate(part, spec.graph, feeds, limits.timeout_s, memory)):
+        outputs, note = _emulated_calls(build, part, spec.graph, feeds, may_crash(table))
+        notes += [note] if note else []
+        for step, made in enumerate(outputs):
             values[step] |= made
     reals = [[table["logits"].dequantize(side[step]["logits"]) for step in range(len(labels))]
              for side in (expected, values)]
@@ -214,11 +200,29 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
         apart = sqnr_db(reals[0][step], reals[1][step])
         yield Check(f"compile: decode call {label}, emulator against CPU", apart, "dB")
     yield Check("compile: decode steps through all parts, emulator against CPU",
-                sqnr_db(np.stack(reals[0]), np.stack(reals[1])), "dB", build.recipe.gates.emulator_db)
+                sqnr_db(np.stack(reals[0]), np.stack(reals[1])), "dB", build.recipe.gates.emulator_db,
+                note="; ".join(notes))
     step_s = (time.perf_counter() - begun) / len(labels)
     both_s = sum(p.run_seconds for p in twin)
     yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")
     yield Check("compile: emulator, a prompt chunk and a decode step", both_s, "s", note="likewise")
+
+
+def _emulated_calls(build: Build, part: CompiledPart, graph: str, feeds: Sequence[Feeds], known: bool
+                    ) -> tuple[list[Outputs], str]:
+    """Outputs of each call of one graph of a twin; a note where its binary couldn't be loaded (limits.CRASHING)."""
+    limits = build.recipe.compile
+    memory = process.allowance(limits.memory_mb)
+    try:
+        return emulate(part, graph, feeds, limits.timeout_s, memory), ""
+    except EmulatorCrashed as error:
+        if not known:
+            raise
+        build.say(f"{part.name}: the emulator crashes on its binary (known for blocks of 64); compiled anew to run")
+        job = PartJob.load(part.folder / JOB)
+        alone = dataclasses.replace(job, graphs=tuple(g for g in job.graphs if g.name == graph))
+        outputs = compile_and_emulate(alone, feeds, limits.timeout_s, memory)
+        return outputs, f"{part.name} ran in a process that compiled it anew: {error.message}"
 
 
 def _worst(table: Table, expected: Arrays, made: Arrays) -> float:

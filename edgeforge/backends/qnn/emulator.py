@@ -20,6 +20,7 @@ from edgeforge.backends.faults import in_text
 from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.compiler import CompiledPart
 from edgeforge.backends.qnn.faults import FAULTS
+from edgeforge.backends.qnn.job import PartJob
 from edgeforge.errors import CompilerError
 from edgeforge.export import record
 
@@ -54,16 +55,26 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
     wrappers = {g.name: g.wrapper for g in part.graphs}
     if graph not in wrappers:
         raise CompilerError(f"part {part.name} has no graph {graph!r}, only {sorted(wrappers)}")
+    options = {"soc_model": str(part.info.soc_model)}
+    return _run(f"part {part.name}, graph {graph}", wrappers[graph], options, feeds, timeout_s, memory_bytes)
+
+
+def compile_and_emulate(job: PartJob, feeds: Sequence[Feeds], timeout_s: float,
+                        memory_bytes: int | None = None) -> list[Outputs]:
+    """The same for a job's first graph, compiled and run in one process: no binary is loaded."""
+    graph = job.graphs[0]
+    where = f"part {job.name}, graph {graph.name}, compiled anew"
+    return _run(where, graph.onnx, job.options, feeds, timeout_s, memory_bytes)
+
+
+def _run(where: str, model: Path, options: Mapping[str, str], feeds: Sequence[Feeds], timeout_s: float,
+         memory_bytes: int | None) -> list[Outputs]:
     wheel.find()
     with tempfile.TemporaryDirectory(prefix="edgeforge-qnn-") as scratch:
         folder = Path(scratch)
         for index, one in enumerate(feeds):
             record.save_arrays(folder / f"{index}.in.npz", dict(one))
-        job = {
-            "wrapper": str(wrappers[graph].resolve()),
-            "soc_model": part.info.soc_model,
-            "runs": len(feeds),
-        }
+        job = {"model": str(model.resolve()), "options": dict(options), "runs": len(feeds)}
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         run = process.run_child(
             [*WORKER, str(folder / "job.json")], log=folder / "emulator.log", timeout_s=timeout_s,
@@ -74,9 +85,8 @@ def emulate(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: f
             known = in_text(FAULTS, run.log)[:1]
             hint = f"{known[0].cause}: {known[0].remedy}" if known else ""
             kind = EmulatorCrashed if run.signal else CompilerError
-            raise kind(f"part {part.name}, graph {graph}: the HTP emulator {run.ending()}{lines}", hint)
+            raise kind(f"{where}: the HTP emulator {run.ending()}{lines}", hint)
         try:
             return [record.load_arrays(folder / f"{index}.out.npz") for index in range(len(feeds))]
         except (OSError, ValueError, BadZipFile) as error:
-            raise CompilerError(f"part {part.name}, graph {graph}: the HTP emulator left no readable outputs: {error}"
-                                ) from error
+            raise CompilerError(f"{where}: the HTP emulator left no readable outputs: {error}") from error

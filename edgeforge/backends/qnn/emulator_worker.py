@@ -1,4 +1,4 @@
-"""Child process: loads one EPContext wrapper and runs it. ``emulator_worker job.json``"""
+"""Child process: opens one EPContext wrapper, or compiles one graph, and runs it. ``emulator_worker job.json``"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     path = Path(argv[0])
     job = json.loads(path.read_text(encoding="utf-8"))
     found = sessions.register()
-    session = sessions.open_session(Path(job["wrapper"]), found, {"soc_model": str(job["soc_model"])}, {})
+    session = sessions.open_session(Path(job["model"]), found, job["options"], {})
     wanted = {i.name for i in session.get_inputs()}
     for index in range(job["runs"]):
         feeds = record.load_arrays(path.with_name(f"{index}.in.npz"))

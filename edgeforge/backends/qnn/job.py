@@ -62,6 +62,16 @@ class PartJob:
         """The folder that a failed job leaves."""
         return self.failed or self.out.with_name(self.out.name + ".failed")
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The provider's options that shape what is compiled."""
+        return {
+            "soc_model": str(self.soc_model),
+            "vtcm_mb": str(self.vtcm_mb),
+            "htp_graph_finalization_optimization_mode": str(self.optimization),
+            "enable_block_quant_weight_optimization": "1",  # LPBQ weights become a float island without it
+        }
+
     def check(self) -> None:
         """Refuses what would only fail, or silently go wrong, minutes later: CompilerError."""
         names = [g.name for g in self.graphs]

@@ -83,7 +83,7 @@ def _formats(facts: Facts) -> Iterator[Finding]:
             facts.decoder.hidden in CRASHING_INPUTS):
         yield Finding("warning", recipe.where("quantize.block"),
                       f"the x86 emulator crashes on weights of {facts.decoder.hidden} inputs in blocks of 64: the x86 "
-                      "twin will not load, and decoding is only checked part by part",
+                      "twin will not load; the gate compiles such a part anew to run its decode steps",
                       "set quantize.block to 32, which loads")
     if not chip.weight_sharing and facts.estimate is not None:
         yield Finding("warning", recipe.where("target.chip"),

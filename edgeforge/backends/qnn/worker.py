@@ -73,10 +73,7 @@ def _compile(
     shutil.rmtree(dumps, ignore_errors=True)
     dumps.mkdir(parents=True)
     options = {
-        "soc_model": str(job.soc_model),
-        "vtcm_mb": str(job.vtcm_mb),
-        "htp_graph_finalization_optimization_mode": str(job.optimization),
-        "enable_block_quant_weight_optimization": "1",  # LPBQ weights become a float island without it
+        **job.options,
         "dump_json_qnn_graph": "1",
         "json_qnn_graph_dir": str(dumps),
         "enable_framework_op_trace": "1",
