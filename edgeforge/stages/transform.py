@@ -130,8 +130,8 @@ def _won(scaled: Sequence[scale_channels.Scaled]) -> list[str]:
         return []
     gains = [10 * math.log10(s.scaling.plain / max(s.scaling.loss, 1e-30)) for s in scaled]
     noise = 20 * math.log10(max(s.scaling.noise for s in scaled))
-    return [f"rounding of their weights loses {sum(gains) / len(gains):.2f} dB less in the mean, that of what they read "
-            f"at most {noise:+.1f} dB more"]
+    return [f"rounding of their weights loses {sum(gains) / len(gains):.2f} dB less in the mean, that of what they "
+            f"read at most {noise:+.1f} dB more"]
 
 
 def _left(groups: Sequence[scale_channels.Skipped]) -> list[str]:

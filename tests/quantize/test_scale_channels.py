@@ -26,8 +26,8 @@ from edgeforge.quantize.weights.channels import LIMIT, Reads
 from edgeforge.quantize.weights.fit import widest
 from edgeforge.quantize.weights.grid import Grid
 
-FAMILIES = ["llama-bias", "llama-mqa", "qwen2", "qwen3", "phi3", "gemma2", "granite"]
-"""grouped and single heads of keys, biases, norms behind q and k, fused projections, norms of 1 + w and behind o and
+FAMILIES = ["llama-bias", "qwen2", "qwen3", "phi3", "gemma2", "granite"]
+"""grouped heads of keys, biases, norms behind q and k, fused projections, norms of 1 + w and behind o and
 down, factors on the stream"""
 W4 = Grid(4)
 
@@ -68,7 +68,7 @@ def test_scaling_every_group_is_exact(family: str, tmp_path: Path) -> None:
     done, left = scaled(made, copy)
     assert left == []
     assert len(done) == 4 * made.decoder.layers
-    assert all(s.scaling.loss < s.scaling.plain / 2 for s in done)
+    assert all(s.scaling.loss < s.scaling.plain * 0.8 for s in done)
     assert decibels(made, model, copy, tmp_path) >= EXACT_DB
 
 
@@ -93,6 +93,18 @@ def test_a_parameter_with_other_readers_is_left_alone() -> None:
     assert all("is shared" in s.reason for s in left)
 
 
+@pytest.mark.parametrize(("op", "reason"), [
+    ("Transpose", "read by other than weights of its own"),
+    ("RMSNormalization", "the norm before it has other readers")])
+def test_a_value_with_other_readers_is_left_alone(op: str, reason: str) -> None:
+    made, model = lopsided("llama")
+    copy = model.clone()
+    value = next(n for n in copy.graph if n.op_type == op).outputs[0]
+    edit.node_after(copy.graph[-1], "Relu", [value], "another", edit.known_dims(value))
+    _, left = scaled(made, copy)
+    assert left == [Skipped("model.layers.0.self_attn.q_proj.weight", reason)]
+
+
 def test_it_stands_behind_all_other_transforms(tmp_path: Path) -> None:
     made, model = lopsided("llama-bias")
     copy = model.clone()
@@ -100,13 +112,13 @@ def test_it_stands_behind_all_other_transforms(tmp_path: Path) -> None:
     assert equalize.equalize(copy, made.decoder, peaks_of(equalize.watched(copy.graph, made.decoder), copy)) == []
     names = list(outliers.watched(copy.graph))
     assert outliers.split(copy, dict.fromkeys(names, MASSIVE)) == names
-    values = [get(copy.graph.initializers[f"model.layers.{i}.self_attn.v_proj.bias"]) for i in (0, 1)]
+    biases = [copy.graph.initializers[f"model.layers.{i}.self_attn.v_proj.bias"] for i in (0, 1)]
+    before = [get(b) for b in biases]
     done, left = scaled(made, copy, values=False)
     assert {(s.weight, s.reason) for s in left} == {
         (f"model.layers.{i}.self_attn.o_proj.weight", "equalize_kv scales the values") for i in (0, 1)}
     assert {s.weight.split(".")[-2] for s in done} >= {"q_proj", "down_proj"}
-    for i in (0, 1):
-        np.testing.assert_array_equal(get(copy.graph.initializers[f"model.layers.{i}.self_attn.v_proj.bias"]), values[i])
+    np.testing.assert_array_equal([get(b) for b in biases], before)
     assert decibels(made, model, copy, tmp_path) >= EXACT_DB
 
 
@@ -157,8 +169,8 @@ def test_the_choice_is_never_worse_and_is_what_it_says(seed: int, spread: float,
     assert found.loss <= found.plain
     assert found.noise <= max(room, 1)
     assert found.factors.shape == (tied[0], tied[2])
-    assert 1 / LIMIT * 0.999 <= found.factors.min()
-    assert found.factors.max() <= LIMIT * 1.001
+    assert found.factors.min() >= 0.999 / LIMIT
+    assert found.factors.max() <= 1.001 * LIMIT
     rows = channels.spread(found.factors, tied)
     for s, said in ((rows, found.loss), (torch.ones(48), found.plain)):
         assert _shares(x, weights, grid, s) == pytest.approx(said, rel=1e-3, abs=1e-9)
@@ -175,17 +187,25 @@ def _shares(x: torch.Tensor, weights: list[torch.Tensor], grid: Grid, s: torch.T
     return total
 
 
-@pytest.mark.parametrize(("grid", "least"), [(W4, 6.0), (Grid(4, 32, lpbq=True), 6.0), (Grid(8), 6.0)])
+def test_candidates_have_the_mean_of_one_and_rise_with_what_is_read() -> None:
+    x = torch.randn(64, 48, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, 1, 48)
+    weights = [(torch.ones(48, 8), W4)]
+    for a, b in channels.CANDIDATES:
+        factors = channels.candidate(weights, reads_of(x), a, b)[0]
+        assert float(factors.log().mean()) == pytest.approx(0, abs=1e-5)
+        assert bool((factors.argsort() == x.abs().mean(0).argsort()).all())
+
+
+@pytest.mark.parametrize(("grid", "least"), [(W4, 8.5), (Grid(4, 32, lpbq=True), 12.5), (Grid(8), 9.5)])
 def test_a_massive_channel_is_where_it_wins(grid: Grid, least: float) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(512, 256, generator=generator)
     x[:, 17] *= 100
     weight = torch.randn(256, 64, generator=generator)
     found = channels.search([(weight, grid)], reads_of(x), 2.0)
-    print(grid, 10 * np.log10(found.plain / found.loss), found.noise)
     assert 10 * np.log10(found.plain / found.loss) >= least
     assert found.factors.argmax() == 17
-    assert found.noise < 1  # and what is read gets a grid that fits the other channels
+    assert found.noise < 0.2  # and what is read gets a grid that fits the other channels
 
 
 def test_silent_groups_and_weights_of_nothing_keep_their_channels() -> None:
