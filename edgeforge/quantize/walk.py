@@ -19,6 +19,7 @@ from torch import Tensor
 from edgeforge import torch_ops
 from edgeforge.quantize.parameters import read
 from edgeforge.quantize.products import Product, products
+from edgeforge.quantize.weights.gram import Sum
 
 Sample = Mapping[str, Tensor]
 """graph inputs by name"""
@@ -197,24 +198,25 @@ class Walk:
     @torch.no_grad()
     def sums(self, stop: Stop) -> Sums:
         """Of the stop that was visited last."""
-        gram: Tensor | None = None
+        gram: Sum | None = None
         drift: Tensor | None = None
         streams: dict[str, Tensor] = {}
         for index, values in enumerate(self._quantized):
             x = stop.products[0].rows(values[stop.source])
-            turned = self._weighted(stop, index, x).T
-            gram = _add(gram, turned @ x)
+            weighted = self._weighted(stop, index, x)
+            gram = gram or Sum(x.shape[1])
+            gram.add(weighted, x)
             if self._float is None:
                 continue
             other = self._float[index]
-            drift = _add(drift, turned @ (stop.products[0].rows(other[stop.source]) - x))
+            drift = _add(drift, weighted.T @ (stop.products[0].rows(other[stop.source]) - x))
             for product in stop.products:
                 if product.stream is not None:
                     gone = product.joined(other[product.stream]) - product.joined(values[product.stream])
-                    streams[product.name] = _add(streams.get(product.name), turned @ gone)
+                    streams[product.name] = _add(streams.get(product.name), weighted.T @ gone)
         if gram is None:
             raise ValueError("a walk needs at least one sample")
-        return Sums(gram, drift, streams)
+        return Sums(gram.matrix, drift, streams)
 
     def _weighted(self, stop: Stop, sample: int, x: Tensor) -> Tensor:
         """x with each row times what its token counts, on average over the stop's products."""
