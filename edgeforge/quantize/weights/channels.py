@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from edgeforge.quantize.weights.fit import widest
+from edgeforge.quantize.weights.gram import Loss
 from edgeforge.quantize.weights.grid import Grid
 
 LIMIT = 16.0
@@ -60,8 +61,8 @@ def search(weights: Sequence[tuple[Tensor, Grid]], reads: Reads, room: float) ->
     Args:
         weights: [n, o] each, with the grid that it ships on. room: most `noise`.
     """
-    k, _, d = reads.tied
-    best = plain = _loss(weights, reads.gram, torch.ones_like(reads.mean))
+    (k, _, d), cost = reads.tied, Loss(reads.gram[None])
+    best = plain = _loss(weights, cost, torch.ones_like(reads.mean))
     found = Scaling(torch.ones(k, d), plain, plain, 1.0)
     for a, b in CANDIDATES:
         factors = candidate(weights, reads, a, b)
@@ -69,7 +70,7 @@ def search(weights: Sequence[tuple[Tensor, Grid]], reads: Reads, room: float) ->
         noise = _noise(weights, reads.peak, rows)
         if noise > room:
             continue
-        loss = _loss(weights, reads.gram, rows)
+        loss = _loss(weights, cost, rows)
         if loss < best:
             best, found = loss, Scaling(factors, loss, plain, noise)
     return found
@@ -94,20 +95,17 @@ def spread(factors: Tensor, tied: tuple[int, int, int]) -> Tensor:
     return factors[:, None].expand(tied).reshape(-1)
 
 
-def _loss(weights: Sequence[tuple[Tensor, Grid]], gram: Tensor, rows: Tensor) -> float:
+def _loss(weights: Sequence[tuple[Tensor, Grid]], cost: Loss, rows: Tensor) -> float:
     """Sum over weights of e' H e / w' H w, both summed over outputs, e being what rounding s w loses of w."""
     total = 0.0
     for weight, grid in weights:
-        power = _energy(gram, weight)
+        power = float(cost(weight[None]).sum())
         if power > 0:
             grown = weight * rows[:, None]
             steps = widest(grown, grid)
-            total += _energy(gram, weight - steps.reals(steps.nearest(grown)) / rows[:, None]) / power
+            error = weight - steps.reals(steps.nearest(grown)) / rows[:, None]
+            total += float(cost(error[None]).sum()) / power
     return total
-
-
-def _energy(gram: Tensor, matrix: Tensor) -> float:
-    return float(((gram @ matrix) * matrix).sum())
 
 
 def _noise(weights: Sequence[tuple[Tensor, Grid]], peak: Tensor, rows: Tensor) -> float:
