@@ -34,7 +34,8 @@ from edgeforge.quantize.weights.channels import Reads, Scaling, search, spread
 from edgeforge.quantize.weights.grid import Grid
 
 _ROOM, _CACHE_ROOM = 2.0, 1.0
-"""most that rounding of what is read may grow: of 16 bits one can be spared, of a cache's 8 none"""
+"""most that rounding of what is read may grow: of 16 bits one can be spared, of a cache's 8 none (what o reads is a
+mean of what the cache holds). What up makes before the product shrinks too; its range is not looked at"""
 
 
 @dataclass(frozen=True)
