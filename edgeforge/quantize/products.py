@@ -45,11 +45,6 @@ class Product:
         return 1 - self.outputs_axis
 
     @property
-    def blocked(self) -> bool:
-        """May inputs share steps in blocks? A kernel's taps may not."""
-        return self.weight.shape is not None and all(d == 1 for d in list(self.weight.shape)[2:])
-
-    @property
     def inputs(self) -> int:
         """Inputs that one output is made from, a kernel's taps counted."""
         shape = edit.known_dims(self.weight)

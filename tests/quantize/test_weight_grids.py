@@ -17,10 +17,10 @@ def test_blocks_where_they_divide_and_channels_where_they_do_not() -> None:
                   "y = MatMul(t, m)", "float[1,128,3,3] x", "float[1,1,1,8] y",
                   **{n: np.ones(s, np.float32) for n, s in shapes.items()})
     options = Quantize(weights=4, block=64)
-    found = weight_grids.choose(model.graph, options)
+    found = weight_grids.choose(model.graph, options, False)
     assert {n: (g.bits, g.block, g.lpbq) for n, g in found.items()} == {
         "a": (4, 64, True), "b": (4, None, False), "c": (4, None, False), "k": (4, None, False), "m": (4, 64, True)}
-    assert weight_grids.left_whole(model.graph, options) == {
+    assert weight_grids.left_whole(model.graph, options, False) == {
         "b": "8 inputs", "c": "120 inputs", "k": "only 1x1 convolutions and MatMuls take blocks"}
 
 
@@ -28,5 +28,5 @@ def test_blocks_where_they_divide_and_channels_where_they_do_not() -> None:
 def test_the_head_has_bits_of_its_own(family: str) -> None:
     """Behind a soft cap, too."""
     _, model = adapted(family)
-    found = weight_grids.choose(model.graph, Quantize(weights=4, block=16, head=8))
+    found = weight_grids.choose(model.graph, Quantize(weights=4, block=16, head=8), True)
     assert {n: g.bits for n, g in found.items() if g.bits != 4} == {"lm_head.weight": 8}
