@@ -153,10 +153,12 @@ _WRONG: list[dict[str, object]] = [
     {"bits": 0}, {"bits": 1 << 40}, {"bits": float("inf")}, {"bits": "8"}, {"bits": True}, {"signed": 0}, {"scale": 0},
     {"scale": -0.5}, {"scale": float("nan")}, {"scale": 1e300}, {"scale": 1e-60}, {"scale": "0.5"}, {"scale": [0.5]},
     {"scale": [[0.5], 1]}, {"scale": None}, {"scale": []}, {"zero_point": 256}, {"zero_point": -1},
-    {"zero_point": 10**30}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0}, {"block": 2}]
+    {"zero_point": 10**30}, {"zero_point": 2.7}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0},
+    {"block": 2}]
 _WRONG_BLOCKS: list[dict[str, object]] = [
     {"axis": 2}, {"axis": None}, {"block": 0}, {"block": None}, {"channel": None}, {"channel": 2}, {"scale": [0.5]},
     {"block_scale": [[0, 1], [1, 1]]}, {"block_scale": [[17, 1], [1, 1]]}, {"block_scale": [1, 2]},
+    {"block_scale": [[1, 16], [2.6, 3]]}, {"bits": 8},
     {"zero_point": [0, 0]}, {"zero_point": [[0, 0, 0], [0, 0, 0]]}, {"zero_point": [[8, 0], [0, 0]]}]
 
 

@@ -52,15 +52,6 @@ def test_rows_by_the_matrix_are_the_output(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(product.restored(product.matrix()), weight)
 
 
-@pytest.mark.parametrize(("body", "shape"), [
-    ("y = Conv<group=3>(x, w)", (3, 1, 1, 1)), ('y = Conv<auto_pad="SAME_UPPER">(x, w)', (4, 3, 3, 3)),
-    ("z = Conv(x, w) z2 = Conv(x, w) y = Add(z, z2)", (4, 3, 1, 1))])
-def test_what_is_left_to_a_plain_grid(body: str, shape: tuple[int, ...]) -> None:
-    """Grouped, padded by a rule, or shared: their weights get a grid that holds their largest value."""
-    model = parse(body, "float[1,3,5,5] x", "float[1,N,5,5] y", w=np.ones(shape, np.float32))
-    assert list(products(model.graph)) == []
-
-
 def samples(made: tiny.Adapted) -> list[dict[str, torch.Tensor]]:
     first = prefill(made)
     second = {n: a[..., ::-1].copy() if n == "input_ids" else a for n, a in first.items()}
