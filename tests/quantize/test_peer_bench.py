@@ -91,7 +91,7 @@ def test_a_channel_that_chose_otherwise_is_counted(grid: Grid) -> None:
     assert compare.choices(w, gram, grid, made, made.searched.blocks, file) == compare.Choices(
         (blocks, blocks), whole, (channels, channels), 0, ())
     other = made.searched.blocks.clone()
-    other[0, 3] -= minmax(w, grid)[0][0, 3] / recipe.CANDIDATES
+    other[0, 3] -= minmax(w, grid)[0, 3] / recipe.CANDIDATES
     moved = compare.choices(w, gram, grid, made, other, file)
     assert moved.steps == (blocks - 1, blocks)
     [gap] = moved.gaps
