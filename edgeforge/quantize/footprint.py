@@ -15,20 +15,22 @@ _FEW = 0.05
 """share of weights with 4 bits from which on it is they that limit a model: each has 256 times the noise of 8 bits"""
 
 
+def stored_bits(count: int, encoding: Encoding) -> int:
+    """Bits of a weight's codes and steps as they are shipped: a float32 a channel (or block), 4 bits an integer."""
+    blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
+    return count * encoding.bits + 32 * encoding.scale.size + blocks
+
+
 def bits_per_weight(graph: ir.Graph, table: Mapping[str, Encoding]) -> float:
-    """Bits of codes and steps as they are shipped, a weight: float32 a channel (or block), 4 bits an integer."""
-    stored = count = 0
-    for size, encoding in _weights(graph, table):
-        blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
-        stored += size * encoding.bits + 32 * encoding.scale.size + blocks
-        count += size
-    return stored / max(count, 1)
+    """Stored bits of all weights over their number."""
+    every = list(_weights(graph, table))
+    return sum(stored_bits(count, e) for count, e in every) / max(sum(count for count, _ in every), 1)
 
 
 def four_bits(graph: ir.Graph, table: Mapping[str, Encoding]) -> bool:
     """Do so many of the weights have 4 bits that the model has to be judged as one of 4-bit weights?"""
-    sizes = [(size, encoding.bits) for size, encoding in _weights(graph, table)]
-    return sum(size for size, bits in sizes if bits == 4) > _FEW * sum(size for size, _ in sizes)
+    every = list(_weights(graph, table))
+    return sum(count for count, e in every if e.bits == 4) > _FEW * sum(count for count, _ in every)
 
 
 def _weights(graph: ir.Graph, table: Mapping[str, Encoding]) -> Iterator[tuple[int, Encoding]]:

@@ -30,12 +30,6 @@ class Weight:
     encoding: Encoding
     loss: float
 
-    @property
-    def stored_bits(self) -> int:
-        """Bits of its codes and steps as they are shipped: float32 a channel (or block), 4 bits an integer."""
-        blocks = 0 if self.encoding.block_scale is None else 4 * self.encoding.block_scale.size
-        return self.count * self.encoding.bits + 32 * self.encoding.scale.size + blocks
-
 
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], method: Method,
              say: Callable[[str], None]) -> list[Weight]:

@@ -15,7 +15,7 @@ from quant_graphs import adapted, parse, prefill, run
 from edgeforge import torch_ops
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize import sequential
+from edgeforge.quantize import footprint, sequential
 from edgeforge.quantize.products import products
 from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Walk, stops
@@ -122,8 +122,8 @@ def test_one_after_the_other_beats_each_alone(tmp_path: Path) -> None:
             array = edit.constant(copy.graph.initializers[weight.name])
             assert array is not None
             np.testing.assert_array_equal(weight.encoding.dequantize(weight.encoding.quantize(array)), array)
-            outputs = weight.encoding.scale.size
-            assert weight.stored_bits == 4 * weight.count + 32 * outputs + 4 * weight.count // 16
+            stored, outputs = footprint.stored_bits(weight.count, weight.encoding), weight.encoding.scale.size
+            assert stored == 4 * weight.count + 32 * outputs + 4 * weight.count // 16
         lost[name] = float(np.square(run(copy, tmp_path / name, prefill(made))["logits"] - wanted).sum())
     assert lost["balanced"] < 0.5 * lost["nearest"]
 
