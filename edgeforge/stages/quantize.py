@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
@@ -63,7 +62,6 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
         bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
     """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
-    torch.set_num_threads(build.threads)
     whole = weight_grids.left_whole(model.graph, options)
     unknown = torch_ops.unsupported(model.graph)
     if unknown and options.exceptions:

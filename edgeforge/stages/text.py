@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from edgeforge import checkpoint
 from edgeforge.build import DATA, HASHES, Build
@@ -58,12 +57,9 @@ def describe(windows: Sequence[Window]) -> dict[str, Any]:
 def _own(build: Build, tokenizer: Any, length: int) -> list[tuple[Domain, Window]]:
     build.say("the model writes text")
     model = checkpoint.load_model(build.checkpoint)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(build.threads)  # sums of floats, and so the samples, depend on it
     try:
         return own.windows(tokenizer, own.sampler(model, tokenizer), length, build.recipe.calibrate.samples)
     finally:
-        torch.set_num_threads(threads)
         del model
         gc.collect()
 
