@@ -23,6 +23,7 @@ from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
+from edgeforge.quantize.weights.fit import Method
 from edgeforge.stages import adapt, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
 
@@ -62,20 +63,22 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
         bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
     """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
+    method = quality.method(options)
     whole = weight_grids.left_whole(model.graph, options)
     unknown = torch_ops.unsupported(model.graph)
     if unknown and options.exceptions:
         raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
                                "without it all weights of this graph have the same bits", "leave exceptions out")
     weights = [] if unknown else sequential.quantize(
-        model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
+        model, samples, weight_grids.choose(model.graph, options), method, build.say)
     table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    return [*_weight_checks(weights, unknown), *_block_checks(table, options.block, whole)]
+    return [*_weight_checks(weights, unknown), *_tuned_checks(weights, method),
+            *_block_checks(table, options.block, whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], unknown: list[str]) -> list[Check]:
@@ -88,6 +91,17 @@ def _weight_checks(weights: list[sequential.Weight], unknown: list[str]) -> list
     note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
     return [Check("quantize: weights fitted", len(weights), "weights", note=note),
             Check("quantize: stored", bits, "bits a weight")]
+
+
+def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[Check]:
+    """How many weights were tuned with their block, and why the others were not; nothing when none were to be."""
+    if not method.reconstruct:
+        return []
+    apart, in_vain = (sum(w.tuned is said for w in weights) for said in (None, False))
+    said = [f"{apart} lie between no two places where one value holds all"] if apart else []
+    said += [f"{in_vain} in blocks that tuning did not bring nearer"] if in_vain else []
+    return [Check("quantize: weights tuned by blocks", sum(w.tuned is True for w in weights), f"of {len(weights)}",
+                  note="; ".join(said))]
 
 
 def _block_checks(table: Table, block: int | None, whole: Mapping[str, str]) -> list[Check]:
