@@ -8,6 +8,7 @@ nodes read is kept between stops: memory is that of one block of the model, and 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ Sample = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Stop:
-    """Products that read one value, and the nodes that have to run before it is there."""
+    """Products that read one value in one way, and the nodes that have to run before it is there."""
 
     products: tuple[Product, ...]
     nodes: tuple[ir.Node, ...]
@@ -55,16 +56,26 @@ class Sums:
     streams: Mapping[str, Tensor]
 
 
-def stops(graph: ir.Graph) -> list[Stop]:
-    """Where to stop, in graph order."""
+def stops(graph: ir.Graph, streams: bool) -> list[Stop]:
+    """Where to stop, in graph order.
+
+    Args:
+        streams: each stop has its products' streams too, where nothing but weights fitted before makes them.
+    """
     order = {node: i for i, node in enumerate(graph)}
-    groups: dict[ir.Value, list[Product]] = {}
+    groups: dict[tuple[object, ...], list[Product]] = {}
     for product in products(graph):
-        groups.setdefault(product.source, []).append(product)
+        groups.setdefault((product.source, *product.reading), []).append(product)
     done: set[ir.Node] = set()
+    unfitted = {product.node for group in groups.values() for product in group}
     found = []
     for group in groups.values():
-        wanted = [group[0].source, *(p.stream for p in group if p.stream is not None)]
+        first = missing([group[0].source], done)
+        joined = {p.stream for p in group if streams and p.stream is not None
+                  and not unfitted & missing([p.stream], done | first)}
+        group = [p if p.stream in joined else dataclasses.replace(p, stream=None, turns=()) for p in group]
+        unfitted -= {p.node for p in group}
+        wanted = [group[0].source, *joined]
         nodes = sorted(missing(wanted, done), key=order.__getitem__)
         done.update(nodes)
         found.append((group, nodes, set(done), set(wanted)))
@@ -136,7 +147,7 @@ class Walk:
     def __init__(self, graph: ir.Graph, samples: Sequence[Sample], both: bool,
                  shares: Mapping[str, Sequence[Tensor]] | None = None) -> None:
         self._shares = shares or {}
-        self.stops = stops(graph)
+        self.stops = stops(graph, both)
         inputs = {str(v.name): v for v in graph.inputs}
         start = [{inputs[name]: tensor for name, tensor in sample.items()} for sample in samples]
         self._inputs = set(inputs.values())
