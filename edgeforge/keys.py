@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgeforge import backends, closure, source
 from edgeforge.build import Build
+from edgeforge.calibrate import sources
 from edgeforge.errors import RecipeError
 from edgeforge.recipe import Recipe
 from edgeforge.stages.plan import Stage
@@ -54,10 +55,11 @@ def roots(stage: Stage, backend: str) -> list[str]:
 
 
 def text(recipe: Recipe) -> str | None:
-    """sha256 of the recipe's own calibration text; None for the built-in mix, which Python's version stands for."""
+    """sha256 of the recipe's own calibration text, and the ending by which it is read; None for the built-in mix,
+    which Python's version stands for."""
     path: Path | None = recipe.calibrate.text
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
+        return hashlib.sha256(path.read_bytes()).hexdigest() + sources.form(path) if path is not None else None
     except OSError as error:
         raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}",
                           "give the path of a UTF-8 text file") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -21,6 +22,7 @@ from edgeforge.peak import TreePeak, release
 from edgeforge.recipe import Recipe
 from edgeforge.source import Source
 from edgeforge.stages.plan import Stage, plan
+from edgeforge.threads import torch_threads
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,9 @@ class _Run:
 
 
 def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> list[Check]:
+    computing = torch_threads(job.threads) if "torch" in stage.tools else contextlib.nullcontext()
     try:
-        return stage.run(job, sources, out)
+        with computing:
+            return stage.run(job, sources, out)
     except RunError as error:
         raise EdgeForgeError(f"{stage.name}: {error}", "the runtime could not run this stage's model") from error

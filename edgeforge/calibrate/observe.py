@@ -1,6 +1,6 @@
 """What a float model holds on text: ranges of every activation, and chosen values for whoever asks.
 
-Ranges are reductions inside the graph: only two floats a value leave it. A tapped value leaves whole.
+Ranges are reductions inside the graph: only three floats a value leave it. A tapped value leaves whole.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph
 
 from edgeforge.calibrate.histogram import Histogram
+from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit, store
 from edgeforge.quantize import roles
 
-_LOWS, _HIGHS = "edgeforge.lows", "edgeforge.highs"
+_LOWS, _HIGHS, _BROKEN = "edgeforge.lows", "edgeforge.highs", "edgeforge.broken"
 
 
 def sources(graph: ir.Graph) -> list[ir.Value]:
@@ -45,23 +46,37 @@ def _from_constants(graph: ir.Graph) -> set[ir.Value]:
 
 
 def instrument(model: ir.Model) -> list[str]:
-    """Adds two outputs, float32 [n] minima and maxima of the watched values; returns their names in order."""
+    """Adds three outputs, float32 [n]: minima and maxima of the watched values, which skip NaN, and the sum of each
+    less itself: 0, or NaN when anything in it is not finite. Returns their names in order."""
     graph = model.graph
     watched = sources(graph)
-    axis = edit.int_vector(graph, [1])
-    for label, op in ((_LOWS, "ReduceMin"), (_HIGHS, "ReduceMax")):
-        parts: list[ir.Value] = []
-        for value in watched:
-            kind = ir.TensorType(ir.DataType.FLOAT)
-            out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=kind)
-            graph.append(ir.Node("", op, [value], attributes=[ir.AttrInt64("keepdims", 0)], outputs=[out]))
-            row = ir.Value(name=f"{value.name}/{op}/row", shape=ir.Shape([1]), type=out.type)
-            graph.append(ir.Node("", "Reshape", [out, axis], outputs=[row]))
-            parts.append(row)
-        joined = ir.Value(name=label, shape=ir.Shape([len(parts)]), type=ir.TensorType(ir.DataType.FLOAT))
-        graph.append(ir.Node("", "Concat", parts, attributes=[ir.AttrInt64("axis", 0)], outputs=[joined]))
-        graph.outputs.append(joined)
+    nothing = [_none_left(graph, value) for value in watched]
+    for label, op, values in ((_LOWS, "ReduceMin", watched), (_HIGHS, "ReduceMax", watched),
+                              (_BROKEN, "ReduceSum", nothing)):
+        _join(graph, label, [_reduced(graph, op, value) for value in values])
     return [str(v.name) for v in watched]
+
+
+def _none_left(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    made = ir.Value(name=f"{value.name}/less_itself", shape=value.shape, type=value.type)
+    graph.append(ir.Node("", "Sub", [value, value], outputs=[made]))
+    return made
+
+
+def _reduced(graph: ir.Graph, op: str, value: ir.Value) -> ir.Value:
+    """One number of value, as float32 [1]."""
+    kind = ir.TensorType(ir.DataType.FLOAT)
+    out = ir.Value(name=f"{value.name}/{op}", shape=ir.Shape([]), type=kind)
+    graph.append(ir.Node("", op, [value], attributes=[ir.AttrInt64("keepdims", 0)], outputs=[out]))
+    row = ir.Value(name=f"{value.name}/{op}/row", shape=ir.Shape([1]), type=kind)
+    graph.append(ir.Node("", "Reshape", [out, edit.int_vector(graph, [1])], outputs=[row]))
+    return row
+
+
+def _join(graph: ir.Graph, label: str, parts: list[ir.Value]) -> None:
+    joined = ir.Value(name=label, shape=ir.Shape([len(parts)]), type=ir.TensorType(ir.DataType.FLOAT))
+    graph.append(ir.Node("", "Concat", parts, attributes=[ir.AttrInt64("axis", 0)], outputs=[joined]))
+    graph.outputs.append(joined)
 
 
 @dataclass
@@ -97,10 +112,17 @@ class TappedExecutor:
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
-        made: dict[str, Any] = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
-        for name in self._taps:
-            self._see(name, made[name])
+        made = self._call(feeds)
+        self._show(made)
         return made
+
+    def _call(self, feeds: Arrays) -> dict[str, Any]:
+        return dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
+
+    def _show(self, made: Arrays) -> None:
+        for name in self._taps:
+            require_finite(name, made[name])
+            self._see(name, made[name])
 
     def close(self) -> None:
         del self._session
@@ -119,8 +141,19 @@ class ObservingExecutor(TappedExecutor):
         self.histograms[name].see(array)
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
-        made = super().run(graph, feeds)
-        lows, highs = made.pop(_LOWS), made.pop(_HIGHS)
-        for name, low, high in zip(self._names, lows, highs, strict=True):
+        made = self._call(feeds)
+        lows, highs, broken = (made.pop(label) for label in (_LOWS, _HIGHS, _BROKEN))
+        for name, low, high, sign in zip(self._names, lows, highs, broken, strict=True):
+            require_finite(name, np.array([low, high, sign]))  # in the graph's order: the first is where it began
             self._ranges.widen(name, float(low), float(high))
+        self._show(made)
         return made
+
+
+def require_finite(name: str, array: npt.NDArray[np.floating]) -> None:
+    """EdgeForgeError naming the value when anything in array is not finite: no grid holds it."""
+    if not np.isfinite(array).all():
+        raise EdgeForgeError(
+            f"the float model's {name!r} is not finite on calibration data",
+            "a logarithm or root of something negative, a division by zero, an overflow: run the float model on the "
+            "same data, and mend the model, or leave out what it cannot read")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,3 +33,30 @@ def text_hashes(text: str) -> set[int]:
     """Hashes of every run of RUN_WORDS words."""
     return {int.from_bytes(hashlib.blake2b(" ".join(run).encode(), digest_size=8).digest(), "little")
             for run in word_runs(text, RUN_WORDS)}
+
+
+class Known:
+    """Text that other windows may not repeat, not even a run of its words: windows, and others' hashes.
+
+    Attributes:
+        repeats: windows that `without` left out so far.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, windows: Iterable[Window],
+                 others: Iterable[Hashes] = ()) -> None:
+        self._tokenizer, self._frame = tokenizer, Frame.of(tokenizer)
+        own = (hashes(tokenizer, window, self._frame) for window in windows)
+        self._hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *own, *others]))
+        self.repeats = 0
+
+    def shared(self, window: Window) -> Hashes:
+        """Hashes of the runs that stand here and there, ascending."""
+        return np.intersect1d(hashes(self._tokenizer, window, self._frame), self._hashes)
+
+    def without(self, windows: Iterable[Window]) -> Iterator[Window]:
+        """The windows that repeat nothing of it."""
+        for window in windows:
+            if len(self.shared(window)):
+                self.repeats += 1
+            else:
+                yield window

@@ -20,6 +20,11 @@ _CODE = ("argparse", "configparser", "csv", "difflib", "fractions", "heapq", "st
 _LINE = '{"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
+def form(file: Path) -> str:
+    """".jsonl" for a file that is read line by line, whatever its case; "" for one that is read as it is."""
+    return JSONL if file.suffix.lower() == JSONL else ""
+
+
 def builtin() -> list[Section]:
     """The sections of the default text, of kinds prose and code.
 
@@ -46,7 +51,7 @@ def read(file: Path) -> list[Section]:
             f"{file} is not utf-8 text: byte {error.start} is {error.object[error.start]:#04x}",
             f"convert it (iconv -t utf-8; a table: {JSONL} with lines like {_LINE}), or name another file",
         ) from error
-    if file.suffix.lower() == JSONL:
+    if form(file):
         return _documents(file, text)
     return gather(_paragraphs(text, ""))
 

@@ -13,7 +13,8 @@ the template's special tokens in use, so it must meet them in calibration. A use
 default text; what the model writes itself (own.py) comes beside either, and is not drawn from these.
 
 Calibration and evaluation share no paragraph: consecutive ones are gathered into sections, sections go to the two
-roles in turn, and evaluation loses the paragraphs that nearly repeat calibration. With a vocabulary of 49k the
+roles in turn, and evaluation loses the paragraphs that nearly repeat calibration. The gates read the default text
+whatever calibration reads, so a user's file that holds some of it loses those windows. With a vocabulary of 49k the
 default text gives about 115 windows of 512 tokens to calibration and 105 to evaluation.
 """
 
@@ -28,12 +29,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeforge.calibrate import sources, template
+from edgeforge.calibrate.overlap import Known
 from edgeforge.calibrate.sections import Domain, Role, Section, text_hash, without_near_copies
 from edgeforge.calibrate.template import Window
 from edgeforge.errors import CheckpointError, RecipeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from edgeforge.recipe import Recipe
 
 Pools = dict[tuple[Role, Domain], list[Section]]
 
@@ -43,7 +47,8 @@ _QUESTIONS = ("What should I know about {}?", "Explain {} to me.", "What does th
 
 
 def calibration_windows(
-    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int, source: Path | None = None
+    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int, source: Path | None = None,
+    known: Known | None = None,
 ) -> list[tuple[Domain, Window]]:
     """Token ids to collect statistics with, each window's domain before it.
 
@@ -55,15 +60,17 @@ def calibration_windows(
         tokens_per_window: length of each window, its opening tokens included.
         windows: how many.
         source: a user's file; None for the default text.
+        known: text that no window may repeat; the next one takes the place of one that does.
 
     Returns:
         `windows` arrays of int64 [tokens_per_window].
 
     Raises:
-        RecipeError: a source that cannot be read or holds too little text; windows too short for a chat turn.
+        RecipeError: a source that cannot be read or holds too little text (but for what is known); windows too short
+            for a chat turn.
         CheckpointError: a chat template that refuses a plain conversation.
     """
-    return _windows(tokenizer, tokens_per_window, windows, source, "calibration")
+    return _windows(tokenizer, tokens_per_window, windows, source, "calibration", known)
 
 
 def evaluation_windows(
@@ -71,6 +78,11 @@ def evaluation_windows(
 ) -> list[tuple[Domain, Window]]:
     """Token ids to measure with: as `calibration_windows` of the default text, and no paragraph in common with it."""
     return _windows(tokenizer, tokens_per_window, windows, None, "evaluation")
+
+
+def gate_windows(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> list[Window]:
+    """What a build's gates measure on: the first evaluation windows of the default text, of the built context."""
+    return [w for _, w in evaluation_windows(tokenizer, recipe.target.context, recipe.gates.windows)]
 
 
 def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
@@ -129,25 +141,31 @@ def stream(tokenizer: PreTrainedTokenizerBase, length: int, domain: Domain, part
 
 
 def _windows(
-    tokenizer: PreTrainedTokenizerBase, length: int, count: int, source: Path | None, role: Role
+    tokenizer: PreTrainedTokenizerBase, length: int, count: int, source: Path | None, role: Role,
+    known: Known | None = None,
 ) -> list[tuple[Domain, Window]]:
     pool = pools(tokenizer, source)
     plan = list(itertools.islice(itertools.cycle(cycle(tokenizer, pool, source)), count))
-    streams = {domain: stream(tokenizer, length, domain, pool.get((role, domain), []), source)
-               for domain in dict.fromkeys(plan)}
+    every = {domain: stream(tokenizer, length, domain, pool.get((role, domain), []), source)
+             for domain in dict.fromkeys(plan)}
+    streams = {domain: known.without(found) if known is not None else found for domain, found in every.items()}
     made: list[tuple[Domain, Window]] = []
     for domain in plan:
         ids = next(streams[domain], None)
         if ids is None:
             raise RecipeError(
                 f"{source or 'the default text'} holds {domain} for {plan[: len(made)].count(domain)} {role} "
-                f"windows of {length} tokens, {plan.count(domain)} are asked for",
+                f"windows of {length} tokens, {plan.count(domain)} are asked for{_repeats(known)}",
                 "ask for fewer or shorter windows, or name a longer text file in the recipe",
             )
         made.append((domain, ids))
     if "chat" in plan:
         _require_template(tokenizer, [window for _, window in made], length)
     return made
+
+
+def _repeats(known: Known | None) -> str:
+    return f"; {known.repeats} more repeat what the gates measure on" if known is not None and known.repeats else ""
 
 
 def _require_template(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window], length: int) -> None:

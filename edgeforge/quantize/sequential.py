@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from edgeforge.encodings import Encoding
+from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import importance
 from edgeforge.quantize.products import Product
@@ -16,18 +17,20 @@ from edgeforge.quantize.reconstruct import Block, tune
 from edgeforge.quantize.walk import Sample, Stop, Sums, Walk, between
 from edgeforge.quantize.weights import target
 from edgeforge.quantize.weights.fit import Fitted, Method, fit
-from edgeforge.quantize.weights.gram import Gram
+from edgeforge.quantize.weights.gram import Gram, UnsolvableError
 from edgeforge.quantize.weights.grid import Grid, encoding
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A fitted weight. loss: what its error costs, over what its outputs hold (both summed over calibration)."""
+    """A fitted weight. loss: what its error costs, over what its outputs hold (both summed over calibration). tuned:
+    whether its steps were, afterwards, with its block (reconstruct.py); None: it lies in none, or nobody asked."""
 
     name: str
     count: int
     encoding: Encoding
     loss: float
+    tuned: bool | None = None
 
 
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], method: Method,
@@ -59,8 +62,8 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
         value.const_value = ir.tensor(gain.numpy(), name=value.name)
     for product, fitted in fits.made.items():
         keep(product, fitted)
-    return [Weight(product.name, fitted.codes.numel(), _entry(product, fitted), fits.losses[product])
-            for product, fitted in fits.made.items()]
+    return [Weight(product.name, fitted.codes.numel(), _entry(product, fitted), fits.losses[product],
+                   fits.tuned.get(product)) for product, fitted in fits.made.items()]
 
 
 class _Fits:
@@ -71,6 +74,8 @@ class _Fits:
         self.made: dict[Product, Fitted] = {}
         self.losses: dict[Product, float] = {}
         self.gains: dict[ir.Value, torch.Tensor] = {}
+        self.tuned: dict[Product, bool] = {}
+        """of those that lie in a block: whether tuning it paid"""
         self._start: ir.Value | None = None
         self._starts: list[dict[ir.Value, torch.Tensor]] = []
         self._open: list[Product] = []
@@ -90,7 +95,11 @@ class _Fits:
     def _tune(self, stop: Stop, start: ir.Value, end: ir.Value) -> None:
         block = Block(start, end, between(start, [end]), tuple((p, self.made[p]) for p in self._open))
         shares = self._walk.share(self._open[-1].name)
-        made, gains = tune(block, self._starts, self._walk.truth(end), shares, self._method.correction)
+        tuned = tune(block, self._starts, self._walk.truth(end), shares, self._method.correction)
+        self.tuned |= dict.fromkeys(self._open, tuned is not None)
+        if tuned is None:
+            return
+        made, gains = tuned
         self.made |= {p: f.small() for p, f in zip(self._open, made, strict=True)}
         self.gains |= gains
         weights = {p.weight: p.restored(self.made[p].reals) for p in self._open} | gains
@@ -101,9 +110,18 @@ class _Fits:
 @torch.no_grad()
 def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method) -> Fitted:
     wanted = product.matrix()
-    if sums.drift is not None:
-        wanted = target.corrected(wanted, gram, sums.drift, sums.streams.get(product.name), method.correction)
-    return fit(wanted, gram, grid, method)
+    if not torch.isfinite(sums.gram).all():
+        raise EdgeForgeError(f"what {product.name} is multiplied with ({product.source.name}) is not finite on "
+                             "calibration data, or too large to be squared", "mend the model, or leave out the data "
+                             "that it cannot read")
+    try:
+        if sums.drift is not None and method.correction > 0:
+            wanted = target.corrected(wanted, gram, sums.drift, sums.streams.get(product.name), method.correction)
+        return fit(wanted, gram, grid, method)
+    except UnsolvableError as error:
+        raise EdgeForgeError(f"the sums over what {product.name} is multiplied with ({product.source.name}) cannot be "
+                             f"solved: {error}", "set quantize.rounding to nearest and quantize.correction to 0, which "
+                             "solve nothing, or calibrate on other data") from error
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from edgeforge import artifact, checkpoint
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.build import Build
-from edgeforge.calibrate.windows import evaluation_windows
+from edgeforge.calibrate.windows import gate_windows
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
@@ -25,8 +25,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes the model, its RoPE tables, tokenizer, manifest, and the reference logits that later gates use."""
     tokenizer = checkpoint.load_tokenizer(build.checkpoint)
     tokenizer.save_pretrained(out / artifact.TOKENIZER)
-    found = evaluation_windows(tokenizer, build.context, build.recipe.gates.windows)
-    windows = [window for _, window in found]
+    windows = gate_windows(tokenizer, build.recipe)
     model: Any = checkpoint.load_model(build.checkpoint)
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")

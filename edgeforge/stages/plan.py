@@ -58,7 +58,7 @@ STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
           (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
     Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
-    Stage("text", (), lambda r: [r.target.context, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
+    Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
           opens="edgeforge.checkpoint"),
     Stage("transform", ("adapt", "optimize", "text"),
           lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db, _scaled_for(r)],

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
-import torch
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
@@ -22,6 +21,7 @@ from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
+from edgeforge.quantize.weights.fit import Method
 from edgeforge.stages import adapt, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
 
@@ -60,13 +60,13 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
         bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
     """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
-    torch.set_num_threads(build.threads)
     decoder = build.recipe.decoder
+    method = quality.method(options, decoder)
     whole = weight_grids.left_whole(model.graph, options, decoder)
     unknown = torch_ops.unsupported(model.graph)
     chosen, outside = weight_grids.choose(model.graph, options, decoder), weight_grids.outside(model.graph, options)
     weights = [] if unknown else sequential.quantize(
-        model, samples, chosen, quality.method(options, decoder), build.say)
+        model, samples, chosen, method, build.say)
     table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped,
                           outside | {name: grid.bits for name, grid in chosen.items()})
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
@@ -75,7 +75,8 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
     stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
-    return [*_weight_checks(weights, unknown, outside), stored, *_block_checks(table, options.block, whole)]
+    return [*_weight_checks(weights, unknown, outside), stored, *_tuned_checks(weights, method),
+            *_block_checks(table, options.block, whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside: Mapping[str, int]) -> list[Check]:
@@ -87,6 +88,17 @@ def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside
     listed = "by their largest value: " + ", ".join(f"{name} {bits} bits" for name, bits in outside.items())
     return [Check("quantize: weights fitted", len(weights), "weights", note=note),
             *([Check("quantize: weights outside the search", len(outside), "weights", note=listed)] if outside else [])]
+
+
+def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[Check]:
+    """How many weights were tuned with their block, and why the others were not; nothing when none were to be."""
+    if not method.reconstruct:
+        return []
+    apart, in_vain = (sum(w.tuned is said for w in weights) for said in (None, False))
+    said = [f"{apart} lie between no two places where one value holds all"] if apart else []
+    said += [f"{in_vain} in blocks that tuning did not bring nearer"] if in_vain else []
+    return [Check("quantize: weights tuned by blocks", sum(w.tuned is True for w in weights), f"of {len(weights)}",
+                  note="; ".join(said))]
 
 
 def _block_checks(table: Table, block: int | None, whole: Mapping[str, str]) -> list[Check]:

@@ -10,8 +10,8 @@ from edgeforge_runtime.executors.base import Executor
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
+from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
-from edgeforge.artifact import ROPE
 from edgeforge.build import Build
 from edgeforge.calibrate import whole
 from edgeforge.calibrate.template import Window
@@ -28,15 +28,22 @@ def windows(folder: Path) -> list[Window]:
 
 def samples(source: Path, decoder: Decoder, text: Path) -> list[Sample]:
     """The windows of text as inputs of the graph in source, each all at once."""
-    with np.load(source / ROPE) as tables:
+    with np.load(source / artifact.ROPE) as tables:
         return [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in windows(text)]
 
 
 def read(build: Build, source: Path, windows: Sequence[Window], executor: Executor) -> None:
-    """Runs every window through executor, which holds source's model."""
+    """Runs every window through executor, which holds source's model.
+
+    Windows: one or more, all of one length. What is left behind whole chunks is read by a width of its own: a chunk
+    that is filled up has rows that hold no token, and whoever looks on would take what they hold for something that a
+    text can do.
+    """
     manifest = Manifest.load(source)
-    with np.load(source / ROPE) as tables:
-        session = Session(manifest, manifest.targets["cpu"], executor, tables["cos"], tables["sin"])
+    widths = {build.widths[0], len(windows[0]) % build.widths[0]} - {0}
+    target = artifact.whole(artifact.load_decoder(source), sorted(widths, reverse=True), build.context)
+    with np.load(source / artifact.ROPE) as tables:
+        session = Session(manifest, target, executor, tables["cos"], tables["sin"])
     with session:
         for i, window in enumerate(windows):
             build.say(f"window {i + 1} of {len(windows)}")

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from edgeforge import checkpoint
 from edgeforge.build import DATA, HASHES, Build
 from edgeforge.calibrate import own
-from edgeforge.calibrate.overlap import hashes
+from edgeforge.calibrate.overlap import Known, hashes
 from edgeforge.calibrate.sections import Domain
 from edgeforge.calibrate.template import Frame, Window
-from edgeforge.calibrate.windows import calibration_windows
+from edgeforge.calibrate.windows import calibration_windows, gate_windows
 from edgeforge.gates import Check
 from edgeforge.stages.reading import WINDOWS
 
@@ -27,14 +26,17 @@ from edgeforge.stages.reading import WINDOWS
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes windows.npz {ids: int64 [windows, tokens]} and data.json, which says what they are.
 
-    The text's own windows and what the model writes are spread evenly among each other.
+    The text's own windows and what the model writes are spread evenly among each other. None of them repeats what the
+    gates measure on.
     """
     options = build.recipe.calibrate
     tokenizer = checkpoint.load_tokenizer(build.checkpoint)
     length = min(options.tokens, build.context)
-    made = calibration_windows(tokenizer, length, options.windows, options.text)
+    gated = Known(tokenizer, gate_windows(tokenizer, build.recipe))
+    made = calibration_windows(tokenizer, length, options.windows, options.text, gated)
     if options.samples:
-        made = list(_spread(made, _own(build, tokenizer, length)))
+        written = _own(build, tokenizer, length)
+        made = list(_spread(made, [(domain, w) for domain, window in written for w in gated.without([window])]))
     windows = [window for _, window in made]
     np.savez(out / WINDOWS, ids=np.stack(windows))
     frame = Frame.of(tokenizer)
@@ -44,6 +46,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         HASHES: [hashes(tokenizer, window, frame).astype(">u8").tobytes().hex() for window in windows]}
     (out / DATA).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     note = ", ".join(f"{count} {domain}" for domain, count in sorted(counts.items()))
+    if gated.repeats:
+        note += f"; left out {gated.repeats} that repeat what the gates measure on"
     return [Check("text: windows", len(windows), f"of {length} tokens", note=note)]
 
 
@@ -58,12 +62,9 @@ def describe(windows: Sequence[Window]) -> dict[str, Any]:
 def _own(build: Build, tokenizer: Any, length: int) -> list[tuple[Domain, Window]]:
     build.say("the model writes text")
     model = checkpoint.load_model(build.checkpoint)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(build.threads)  # sums of floats, and so the samples, depend on it
     try:
         return own.windows(tokenizer, own.sampler(model, tokenizer), length, build.recipe.calibrate.samples)
     finally:
-        torch.set_num_threads(threads)
         del model
         gc.collect()
 

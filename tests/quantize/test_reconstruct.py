@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from quant_graphs import adapted, prefill, run
+from quant_graphs import adapted, parse, prefill, run
 from test_sequential import samples
 
+from edgeforge.encodings import equal
 from edgeforge.graph import edit
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import reconstruct, sequential
@@ -18,6 +19,7 @@ from edgeforge.quantize.products import products
 from edgeforge.quantize.walk import Walk, between, stops
 from edgeforge.quantize.weights.fit import Method
 from edgeforge.quantize.weights.grid import Grid
+from edgeforge.stages import quantize
 
 
 def grids(model: ir.Model) -> dict[str, Grid]:
@@ -40,6 +42,7 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
 
     def spy(block, starts, ends, shares, correction):  # type: ignore[no-untyped-def]
         found = real(block, starts, ends, shares, correction)
+        assert found is not None
         before = {p.weight: p.restored(f.reals) for p, f in block.fitted}
         after = {p.weight: p.restored(f.reals) for (p, _), f in zip(block.fitted, found[0], strict=True)} | found[1]
         fixed = reconstruct.constants(block.nodes)
@@ -52,6 +55,50 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
     assert len(errors) == 4
     assert all(after < before for before, after in errors)
     assert sum(after for _, after in errors) < 0.97 * sum(before for before, _ in errors)
+
+
+def test_nothing_is_solved_where_nothing_is_to_be_corrected() -> None:
+    """What cannot be solved (see test_not_finite.py) need not be, with rounding to nearest."""
+    weights = {n: np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32) for n in "abc"}
+    model = parse("p = MatMul(x, a) q = MatMul(p, b) y = MatMul(q, c)", "float[1,4] x", "float[1,4] y", **weights)
+    found = sequential.quantize(model, [{"x": torch.full((1, 4), 1e-22)}], {n: Grid(4) for n in "abc"},
+                                Method("minmax", "nearest", 0, 0, reconstruct=True), lambda text: None)
+    assert [w.name for w in found] == ["a", "b", "c"]
+
+
+def said(weights: list[sequential.Weight], method: Method) -> list[str]:
+    return [f"{c.value:g} {c.unit}{': ' + c.note if c.note else ''}" for c in quantize._tuned_checks(weights, method)]
+
+
+@pytest.mark.parametrize(("body", "note"), [
+    ("y = MatMul(x, a)", "0 of 1: 1 lie between no two places where one value holds all"),
+    ("p = MatMul(x, a) q = Relu(p) y = MatMul(q, b)", "0 of 2: 2 lie between no two places where one value holds all"),
+    ("p = MatMul(x, a) q = Relu(p) r = MatMul(q, b) s = Relu(r) y = MatMul(s, c)",
+     "1 of 3: 2 lie between no two places where one value holds all"),
+])
+def test_how_much_was_tuned_is_told(body: str, note: str) -> None:
+    """What comes before the first place where one value holds all, or behind the last, is in no block."""
+    rng = np.random.default_rng(0)
+    weights = {n: rng.normal(size=(16, 16)).astype(np.float32) for n in "abc" if f", {n})" in body}
+    model = parse(body, "float[40,16] x", "float[40,16] y", **weights)
+    feeds = [{"x": torch.from_numpy(rng.normal(size=(40, 16)).astype(np.float32))} for _ in range(3)]
+    method = Method("minmax", "nearest", 0, 1, reconstruct=True)
+    found = sequential.quantize(model, feeds, {n: Grid(4) for n in weights}, method, lambda text: None)
+    assert said(found, method) == [note]
+    assert said(found, Method()) == []
+
+
+def test_a_tuning_that_is_thrown_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a rate that leads away from everything."""
+    monkeypatch.setattr(reconstruct, "RATE", 10.0)
+    made, model = adapted("llama")
+    method = Method("minmax", "nearest", 0, 0, reconstruct=True)
+    plain = sequential.quantize(model.clone(), samples(made), grids(model), Method("minmax", "nearest", 0, 0),
+                                lambda text: None)
+    found = sequential.quantize(model.clone(), samples(made), grids(model), method, lambda text: None)
+    assert said(found, method) == ["0 of 15: 1 lie between no two places where one value holds all; 14 in blocks that "
+                                   "tuning did not bring nearer"]
+    assert all(equal(a.encoding, b.encoding) for a, b in zip(plain, found, strict=True))
 
 
 def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:

@@ -43,6 +43,10 @@ class Sum:
         return self._total
 
 
+class UnsolvableError(ArithmeticError):
+    """A Gram matrix that has no inverse, even damped."""
+
+
 class Gram:
     """H = X'X [n, n] over calibration tokens, float32."""
 
@@ -67,10 +71,12 @@ class Gram:
 
     @cached_property
     def upper(self) -> Tensor:
-        """U, upper triangular, with H^-1 = U'U, in `order`'s channels."""
+        """U, upper triangular, with H^-1 = U'U, in `order`'s channels; UnsolvableError when H is not positive."""
         h = self.matrix[self.order][:, self.order].double()
         # With rows and columns reversed, the Cholesky factor of H^-1 is the reversed inverse of H's own.
-        lower = torch.linalg.cholesky(h.flip(0, 1))
+        lower, failed = torch.linalg.cholesky_ex(h.flip(0, 1))
+        if failed:
+            raise UnsolvableError(f"its {len(h)} channels have no Cholesky factor")
         eye = torch.eye(len(h), dtype=h.dtype)
         inverse = torch.linalg.solve_triangular(lower, eye, upper=False)
         upper: Tensor = inverse.flip(0, 1).float().contiguous()

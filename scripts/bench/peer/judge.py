@@ -56,7 +56,8 @@ def evaluation_text(ready: Prepared, novel: Path | None, scratch: Path) -> list[
     job = ready.transform.build
     tokenizer = checkpoint.load_tokenizer(job.checkpoint)
     length = min(TOKENS, job.context)
-    rows = texts.rows(tokenizer, length, WINDOWS, None, [novel] if novel else [], ready.transform.calibration)
+    rows = texts.rows(tokenizer, length, WINDOWS, None, [novel] if novel else [], ready.transform.calibration,
+                      gates=())
     held = itertools.zip_longest(*(row.windows for row in rows if row.held))
     mixed = tuple(w for group in held for w in group if w is not None)[:WINDOWS]
     model = checkpoint.load_model(job.checkpoint)
