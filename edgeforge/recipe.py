@@ -120,6 +120,9 @@ class Quantize(_Section):
     budget: Budget | None = None
     """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
     `recipe.mixed.yaml`."""
+    encodings: Location | None = None
+    """A file of AIMET encodings (1.0.0, 2.0.0, 2.1.0) for the graph that is quantized: what it names lies on its grids,
+    and such a weight's codes are the nearest, whatever the other keys here say. What it does not name gets ours."""
     exceptions: dict[str, Literal[4, 8, 16]] = {}
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
@@ -162,6 +165,13 @@ class Quantize(_Section):
         if self.budget is not None and self.weights != 4:
             raise ValueError(f"budget chooses between 4 and 8 bits, and weights has {self.weights}: set weights to 4, "
                              "or leave budget out")
+        return self
+
+    @model_validator(mode="after")
+    def _grids_that_stay(self) -> Quantize:
+        if self.encodings is not None and self.reconstruct:
+            raise ValueError("reconstruct moves the steps of a block's weights together, and encodings settles some: "
+                             "leave one of them out")
         return self
 
     @field_validator("transforms")
@@ -321,12 +331,14 @@ def load(path: Path) -> Recipe:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
     _refuse_decoders_keys(recipe, read)
-    base, text = path.resolve().parent, recipe.calibrate.text
+    base, text, foreign = path.resolve().parent, recipe.calibrate.text, recipe.quantize.encodings
     text = text and _absolute(base, text, read, "calibrate.text")
+    foreign = foreign and _absolute(base, foreign, read, "quantize.encodings")
     found = recipe.model_copy(update={
         "model": _placed(base, recipe.model, read),
         "out": _absolute(base, recipe.out, read, "out").resolve(),
-        "calibrate": recipe.calibrate.model_copy(update={"text": text})})
+        "calibrate": recipe.calibrate.model_copy(update={"text": text}),
+        "quantize": recipe.quantize.model_copy(update={"encodings": foreign})})
     found._document = read
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
 
 
-def choose(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
-    """The grid of every product's weight, by its name.
+def choose(graph: ir.Graph, options: Quantize, held: Collection[str] = ()) -> dict[str, Grid]:
+    """The grid of every product's weight, by its name; held: weights whose grids are settled, which get none.
 
     Raises:
         RecipeError: an exception names no weight.
@@ -25,7 +26,7 @@ def choose(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
     top = head(graph)
     _refuse_strangers([p.name for p in products(graph)], options)
     found = {}
-    for product in products(graph):
+    for product in (p for p in products(graph) if p.name not in held):
         said = exceptions.bits(product.name, options.exceptions)
         bits = said or (options.head if product.name == top else options.weights)
         blocks = bits == 4 and options.block is not None and not unblocked(product, options.block)
@@ -40,10 +41,11 @@ def _refuse_strangers(names: list[str], options: Quantize) -> None:
                           "write the name as `table.json` spells it; * stands for any characters")
 
 
-def candidates(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
-    """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of."""
+def candidates(graph: ir.Graph, options: Quantize, held: Collection[str] = ()) -> dict[str, Grid]:
+    """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of, and
+    that are not held (see choose)."""
     top = head(graph)
-    return {name: grid for name, grid in choose(graph, options).items()
+    return {name: grid for name, grid in choose(graph, options, held).items()
             if name != top and exceptions.bits(name, options.exceptions) is None}
 
 
@@ -54,12 +56,12 @@ def unblocked(product: Product, block: int) -> str:
     return f"{product.inputs} inputs" if product.inputs % block else ""
 
 
-def left_whole(graph: ir.Graph, options: Quantize) -> dict[str, str]:
-    """The 4-bit weights that the recipe's block size leaves per channel, each with the reason."""
+def left_whole(graph: ir.Graph, options: Quantize, held: Collection[str] = ()) -> dict[str, str]:
+    """The 4-bit weights that the recipe's block size leaves per channel, each with the reason; none that are held."""
     if options.block is None:
         return {}
     four = {p.name: p for p in products(graph)}
-    four = {name: four[name] for name, grid in choose(graph, options).items() if grid.bits == 4}
+    four = {name: four[name] for name, grid in choose(graph, options, held).items() if grid.bits == 4}
     return {name: why for name, product in four.items() if (why := unblocked(product, options.block))}
 
 

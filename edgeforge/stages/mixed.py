@@ -10,17 +10,19 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from edgeforge import precision
 from edgeforge.build import Build
+from edgeforge.encodings import Encoding
 from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
 from edgeforge.quantize import budget, exceptions, products, sensitivity, weight_grids
 from edgeforge.quantize.budget import HIGH, Choice
+from edgeforge.quantize.sequential import stored_bits
 from edgeforge.quantize.walk import Sample
 from edgeforge.recipe import Budget
 
@@ -30,15 +32,19 @@ Make = Callable[[Build, Path], tuple[list[Check], float]]
 """Writes the artifact of build's recipe, exceptions included, into a folder; its checks, and its KL (nats)."""
 
 
-def run(build: Build, model: ir.Model, samples: Sequence[Sample], make: Make, out: Path) -> list[Check]:
-    """make's artifact in out: of the recipe as it is, or of the bits that its budget buys, with precision.json."""
+def run(build: Build, model: ir.Model, samples: Sequence[Sample], given: Mapping[str, Encoding], make: Make,
+        out: Path) -> list[Check]:
+    """make's artifact in out: of the recipe as it is, or of the bits that its budget buys, with precision.json.
+
+    given: grids by name that are settled; a budget leaves these weights alone, as it does exceptions.
+    """
     options = build.recipe.quantize
     if options.budget is None:
         return make(build, out)[0]
-    grids = weight_grids.candidates(model.graph, options)
+    grids = weight_grids.candidates(model.graph, options, given)
     choices = sensitivity.choices(model, samples, grids, build.say)
     ranking = budget.rank(choices)
-    fixed, count = _excepted(model.graph, build)
+    fixed, count = _excepted(model.graph, build, given)
     count = max(count + sum(c.count for c in choices), 1)
     bits = fixed + sum(c.stored[0] for c in choices)
     tried: dict[int, float] = {}
@@ -58,12 +64,16 @@ def raise_bits(build: Build, raised: Sequence[Choice]) -> Build:
     return dataclasses.replace(build, recipe=precision.explicit(build.recipe, [c.name for c in raised]))
 
 
-def _excepted(graph: ir.Graph, build: Build) -> tuple[int, int]:
-    """Stored bits, and how many weights, of those that exceptions decide; the head's is nobody's budget."""
+def _excepted(graph: ir.Graph, build: Build, given: Mapping[str, Encoding]) -> tuple[int, int]:
+    """Stored bits, and how many weights, of those that exceptions or given grids decide; the head's is nobody's
+    budget."""
     options, top, bits, count = build.recipe.quantize, weight_grids.head(graph), 0, 0
-    grids = weight_grids.choose(graph, options)
+    grids = weight_grids.choose(graph, options, given)
     for product in products.products(graph):
-        if product.name != top and exceptions.bits(product.name, options.exceptions) is not None:
+        if product.name != top and product.name in given:
+            bits += stored_bits(product.count, given[product.name])
+            count += product.count
+        elif product.name != top and exceptions.bits(product.name, options.exceptions) is not None:
             grid, (inputs, outputs) = grids[product.name], product.matrix().shape
             bits += budget.stored_bits(inputs, outputs, grid.bits, grid.block)
             count += inputs * outputs

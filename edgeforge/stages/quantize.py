@@ -17,20 +17,22 @@ from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram, whole
-from edgeforge.encodings import FILE, Table
+from edgeforge.encodings import FILE, Encoding, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
+from edgeforge.quantize.products import products
 from edgeforge.quantize.walk import Sample
-from edgeforge.stages import adapt, mixed, reading
+from edgeforge.stages import adapt, foreign, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
 
 
+_MASK = "attention_mask"
 FLOAT = "float"
 """the float model that belongs to the table: rounding its weights to nearest gives the QDQ model's codes"""
 
@@ -46,57 +48,65 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         histograms = histogram.load(sources["calibrate"])
         samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
 
+    options = build.recipe.quantize
+    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
+    clipped = clip.clipped(model.graph, histograms, options)
+    given = foreign.given(build, model.graph, bits, {_MASK: ranges[_MASK]})
+
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
-        options = build.recipe.quantize
-        bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-        clipped = clip.clipped(model.graph, histograms, options)
-        checks = fit(build, model.clone(), samples, ranges, bits, folder, clipped)
+        checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
         return checks + _gate(build, found), found.all.kl
 
-    return mixed.run(build, model, samples, make, out)
+    return mixed.run(build, model, samples, given, make, out)
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
+        bits: assign.Grids, out: Path, given: Table, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given, clipped: see `assign`."""
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
-    whole = weight_grids.left_whole(model.graph, options)
+    wanted = weight_grids.choose(model.graph, options, given)
     unknown = torch_ops.unsupported(model.graph)
     if unknown and options.exceptions:
         raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
                                "without it all weights of this graph have the same bits", "leave exceptions out")
-    weights = [] if unknown else sequential.quantize(
-        model, samples, weight_grids.choose(model.graph, options), quality.method(options), build.say)
-    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
+    weights = [] if unknown or not wanted else sequential.quantize(
+        model, samples, wanted, quality.method(options), build.say, given)
+    table = assign.assign(model.graph, ranges, bits, dict(given) | {w.name: w.encoding for w in weights}, clipped)
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    return [*_weight_checks(weights, unknown), *_block_checks(table, options.block, whole)]
+    held = [(p.count, given[p.name]) for p in products(model.graph) if p.name in given]
+    whole = weight_grids.left_whole(model.graph, options, given)
+    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, held, unknown),
+            *_block_checks([w.encoding for w in weights], options.block, whole)]
 
 
-def _weight_checks(weights: list[sequential.Weight], unknown: list[str]) -> list[Check]:
-    """How far the worst weight's outputs are, and what the weights take."""
+def _weight_checks(weights: list[sequential.Weight], held: list[tuple[int, Encoding]],
+                   unknown: list[str]) -> list[Check]:
+    """How far the worst weight's outputs are, and what the weights take. held: sizes and grids of those not fitted."""
     worst = max(weights, key=lambda w: w.loss, default=None)
-    if worst is None:
-        note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
-        return [Check("quantize: weights fitted", 0, "weights", note=note)]
-    bits = sum(w.stored_bits for w in weights) / sum(w.count for w in weights)
-    note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
-    return [Check("quantize: weights fitted", len(weights), "weights", note=note),
-            Check("quantize: stored", bits, "bits a weight")]
+    note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
+    if worst is not None:
+        note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
+    checks = [Check("quantize: weights fitted", len(weights), "weights", note=note)]
+    count = sum(w.count for w in weights) + sum(size for size, _ in held)
+    if count:
+        bits = sum(w.stored_bits for w in weights) + sum(sequential.stored_bits(*one) for one in held)
+        checks.append(Check("quantize: stored", bits / count, "bits a weight"))
+    return checks
 
 
-def _block_checks(table: Table, block: int | None, whole: Mapping[str, str]) -> list[Check]:
+def _block_checks(fitted: list[Encoding], block: int | None, whole: Mapping[str, str]) -> list[Check]:
     """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
-    if block is None:
+    if block is None or not fitted:
         return []
-    count = sum(encoding.block_scale is not None for encoding in table.values())
+    count = sum(encoding.block_scale is not None for encoding in fitted)
     return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
             Check("quantize: weights left per channel", len(whole), "weights",
                   note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
@@ -109,7 +119,7 @@ def grids(table: Table, names: list[str]) -> dict[str, Grid]:
 
 def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """The mask's grid ends exactly at `masked` and 0 (code 65535 = attend, as Genie writes it)."""
-    return ranges | {"attention_mask": (build.profile.masked, 0.0)}
+    return ranges | {_MASK: (build.profile.masked, 0.0)}
 
 
 def _save_manifest(build: Build, source: Path, out: Path) -> None:

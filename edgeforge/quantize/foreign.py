@@ -1,0 +1,114 @@
+"""Grids that another tool chose: which of them a graph can take.
+
+The file decides steps and zero points. How many bits a value has, which values share a grid, and what an op or an
+accelerator fixes stay what they are without it (assign.py, roles.py): a grid that breaks one of these would make a
+float island of the ops around it, or wrong numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from edgeforge import grid
+from edgeforge.encodings import Encoding, Table, equal, input_axis, per_tensor
+from edgeforge.errors import EdgeForgeError
+from edgeforge.graph import edit
+from edgeforge.quantize import assign, roles
+
+_SHOWN = 10
+_WEIGHT_BITS = (4, 8, 16)
+
+
+def require(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids,
+            exact: Mapping[str, assign.Range]) -> None:
+    """Every given grid is one that its value can have here.
+
+    Args:
+        exact: graph inputs whose grid has to end at these reals.
+
+    Raises:
+        EdgeForgeError: grids that cannot be, each with the reason.
+    """
+    wrong = [line for group in roles.groups(graph) for line in _group(group, given, grids, exact)]
+    if wrong:
+        more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise EdgeForgeError(f"{len(wrong)} encodings cannot be taken:" + "".join(
+            f"\n  {line}" for line in wrong[:_SHOWN]) + more,
+            "mend these entries, or take them out: what the file does not name gets a grid here")
+
+
+def together(graph: ir.Graph, given: Mapping[str, Encoding]) -> int:
+    """How many values have no entry of their own and take that of one which they share a grid with."""
+    found = 0
+    for group in roles.groups(graph):
+        named = sum(str(v.name) in given for v in group)
+        found += len(group) - named if named and not any(map(_is_weight, group)) else 0
+    return found
+
+
+def _is_weight(value: ir.Value) -> bool:
+    return roles.weight_axis(value) is not None
+
+
+def _group(group: list[ir.Value], given: Mapping[str, Encoding], grids: assign.Grids,
+           exact: Mapping[str, assign.Range]) -> Iterator[str]:
+    named = [v for v in group if str(v.name) in given]
+    weight = next(filter(_is_weight, group), None)
+    if weight is not None:
+        for value in named:
+            axis = roles.weight_axis(value)
+            wrong = (f"it is {weight.name} moved, and that has the grid" if axis is None else
+                     _weight(value, axis, given[str(value.name)]))
+            if wrong:
+                yield f"{value.name}: {wrong}"
+    elif named:
+        first, *others = (str(v.name) for v in named)
+        if other := next((n for n in others if not equal(given[n], given[first])), None):
+            yield f"{first} and {other} lie on one grid here (codes pass between them unchanged), and have two"
+        if wrong := _value(group, given[first], grids, exact):
+            yield f"{first}: {wrong}"
+
+
+def _weight(value: ir.Value, axis: int, e: Encoding) -> str:
+    """Why a weight cannot lie on e; empty when it can."""
+    if e.bits not in _WEIGHT_BITS:
+        return f"{e.bits} bits; a weight has {', '.join(map(str, _WEIGHT_BITS))}"
+    if e.block is None:
+        return "" if e.axis in (None, axis) else f"scales along axis {e.axis}, and its outputs are axis {axis}"
+    inputs = input_axis(len(edit.known_dims(value)), axis)
+    if e.axis != inputs or (e.block_scale is not None and e.channel != axis):
+        return f"blocks along axis {e.axis}, and its inputs are axis {inputs}, its outputs axis {axis}"
+    if not roles.takes_blocks(value):
+        return "it is in blocks; only 1x1 convolutions and MatMuls take blocks"
+    return "" if e.block_scale is None else _expansion(e, axis)
+
+
+def _expansion(e: Encoding, axis: int) -> str:
+    """The compiler reads the whole numbers off the steps, and takes a channel's largest for 2^bits."""
+    try:
+        same = bool((grid.expansion(e.steps(), axis, e.bits) == e.block_scale).all())
+    except ValueError as error:
+        return str(error)
+    return "" if same else f"the largest block scale of a channel is not {1 << e.bits}"
+
+
+def _value(group: list[ir.Value], e: Encoding, grids: assign.Grids, exact: Mapping[str, assign.Range]) -> str:
+    """Why a group that holds no weight cannot lie on e; empty when it can."""
+    wanted = assign.kind(group, grids)
+    if e.axis is not None:
+        return f"scales along axis {e.axis}; {wanted.what} has one for all of it"
+    if e.bits != wanted.bits:
+        return f"{e.bits} bits; {wanted.what} has {wanted.bits} here"
+    if wanted.symmetric and not e.symmetric:
+        return f"asymmetric; {wanted.what} is symmetric"
+    ends = next((exact[n] for v in group if (n := str(v.name)) in exact), assign.fixed(group))
+    if ends is not None and not equal(e, per_tensor(*ends, e.bits)):
+        return f"its grid is {ends[0]:g} to {ends[1]:g} whatever an encoding says"
+    return ""
+
+
+def raised(given: Table, table: Mapping[str, Encoding]) -> list[str]:
+    """The names whose grid in the finished table is not the given one (see floors.py)."""
+    return [name for name, e in given.items() if not equal(e, table[name])]
