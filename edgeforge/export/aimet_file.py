@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from edgeforge_runtime.typed import read_json, shown
 
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export.aimet import VERSIONS
 
+Scales = Literal["tensor", "channel", "whole blocks", "float blocks"]
+_SCALES: dict[str, Scales] = {"LPBQ": "whole blocks", "PER_BLOCK": "float blocks", "PER_CHANNEL": "channel"}
 DAMAGED = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
 """what reading JSON of another shape raises"""
 
@@ -23,7 +26,7 @@ class Glance:
 
     name: str
     bits: int
-    scales: Literal["tensor", "channel", "whole blocks", "float blocks"]
+    scales: Scales
     symmetric: bool
 
 
@@ -79,21 +82,32 @@ def is_float(raw: dict[str, Any]) -> bool:
 def dtype(raw: dict[str, Any]) -> tuple[int, bool]:
     """Bits, and whether codes are signed, of an entry of 2.0.0 or 2.1.0."""
     said = str(raw["output_dtype"])
-    return int(said.rpartition("int")[2]), not said.startswith("u")
+    return width(int(said.rpartition("int")[2])), not said.startswith("u")
+
+
+def width(raw: Any) -> int:
+    """ValueError: no number of bits that an integer has."""
+    if not isinstance(raw, int) or not 2 <= raw <= 32:
+        raise ValueError(f"{shown(raw)} bits")
+    return raw
+
+
+def integers(raw: Any) -> npt.NDArray[np.int64]:
+    """ValueError: other than whole numbers."""
+    found = np.asarray(raw)
+    if found.dtype.kind not in "iuf" or not np.array_equal(found, np.rint(found)):
+        raise ValueError(f"{shown(raw)} where whole numbers should be")
+    return found.astype(np.int64)
 
 
 def _glance(name: str, raw: dict[str, Any]) -> Glance:
     if "bw" not in raw:
-        bits, signed = dtype(raw)
-        zero = np.asarray(raw.get("y_zero_point", 0))
-        whole = "per_block_int_scale" in raw or isinstance(raw.get("y_scale"), dict)
-        kind = "LPBQ" if whole else "PER_BLOCK" if "block_size" in raw else "PER_CHANNEL" if "axis" in raw else ""
-        symmetric = whole or bool((zero == (0 if signed else 1 << (bits - 1))).all())
+        (bits, signed), zero = dtype(raw), integers(raw.get("y_zero_point", 0))
+        lpbq = "per_block_int_scale" in raw or isinstance(raw.get("y_scale"), dict)
+        kind = "LPBQ" if lpbq else "PER_BLOCK" if "block_size" in raw else "PER_CHANNEL" if "axis" in raw else ""
+        symmetric = lpbq or bool((zero == (0 if signed else 1 << (bits - 1))).all())
     else:
-        kind, bits = str(raw["enc_type"]), int(raw["bw"])
-        symmetric = bool((np.asarray(raw["offset"]) == -(1 << (bits - 1))).all())
-        bits = int(raw["compressed_bw"]) if kind == "LPBQ" else bits
-    if kind == "LPBQ":
-        return Glance(name, bits, "whole blocks", symmetric)
-    return Glance(name, bits, "float blocks" if kind == "PER_BLOCK" else "channel" if kind == "PER_CHANNEL" else
-                  "tensor", symmetric)
+        kind, bits = str(raw["enc_type"]), width(raw["bw"])
+        symmetric = bool((integers(raw["offset"]) == -(1 << (bits - 1))).all())
+        bits = width(raw["compressed_bw"]) if kind == "LPBQ" else bits
+    return Glance(name, bits, _SCALES.get(kind, "tensor"), symmetric)

@@ -20,6 +20,7 @@ from edgeforge.encodings import Encoding, Table, input_axis
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import aimet_file
 from edgeforge.export.aimet import turned
+from edgeforge.export.aimet_file import integers, width
 from edgeforge.graph import edit
 from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
@@ -91,7 +92,7 @@ def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """Version 1.0.0."""
     if np.any(raw.get("zero_point_shift", 0)):
         raise ValueError("its zero point lies between two codes (zero_point_shift)")
-    kind, bits, scale, zero = raw["enc_type"], raw["bw"], _reals(raw["scale"]), -_whole(raw["offset"])
+    kind, bits, scale, zero = raw["enc_type"], width(raw["bw"]), _reals(raw["scale"]), -integers(raw["offset"])
     if kind == "PER_TENSOR":
         return Encoding(bits, False, scale.reshape(()), zero.reshape(()))
     rank, axis = len(edit.known_dims(value)), _channel(value)
@@ -102,8 +103,8 @@ def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
         return Encoding(bits, False, _unflat(scale, value, block), _unflat(zero, value, block), inputs, block)
     if kind != "LPBQ":
         raise ValueError(f"enc_type {shown(kind)} is not known")
-    whole = _unflat(_whole(raw["per_block_int_scale"]), value, block)
-    return _lpbq(raw["compressed_bw"], scale, whole, inputs, block, axis)
+    whole = _unflat(integers(raw["per_block_int_scale"]), value, block)
+    return _lpbq(width(raw["compressed_bw"]), scale, whole, inputs, block, axis)
 
 
 def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
@@ -113,12 +114,12 @@ def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
     axis = axis if axis is None else int(axis) % rank
     steps = raw.get("y_scale")
     if isinstance(steps, dict):
-        return _lpbq(bits, _reals(steps["x_scale"]), _whole(steps["x"]), axis, block, int(steps["axis"]) % rank)
+        return _lpbq(bits, _reals(steps["x_scale"]), integers(steps["x"]), axis, block, int(steps["axis"]) % rank)
     if "per_block_int_scale" in raw:
         scale = _reals(raw["per_channel_float_scale"])
-        return _lpbq(bits, scale.reshape(-1), _whole(raw["per_block_int_scale"]), axis, block, _channel(value))
+        return _lpbq(bits, scale.reshape(-1), integers(raw["per_block_int_scale"]), axis, block, _channel(value))
     scale = _reals(steps)
-    zero = _whole(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
+    zero = integers(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
     return Encoding(bits, False, scale, zero + signed * (1 << (bits - 1)), axis, block)
 
 
@@ -161,10 +162,3 @@ def _reals(raw: Any) -> npt.NDArray[np.float32]:
     if found.dtype.kind not in "iuf" or not found.size:
         raise ValueError(f"{shown(raw)} where scales should be")
     return found.astype(np.float32)
-
-
-def _whole(raw: Any) -> npt.NDArray[np.int64]:
-    found = np.asarray(raw)
-    if found.dtype.kind not in "iuf" or not np.array_equal(found, np.rint(found)):
-        raise ValueError(f"{shown(raw)} where whole numbers should be")
-    return found.astype(np.int64)

@@ -107,6 +107,8 @@ def test_names_that_the_graph_does_not_have_come_with_the_nearest(version: aimet
     ("1.0.0", "x", {"zero_point_shift": [0.5]}, "x: its zero point lies between"),
     ("1.0.0", "x", {"dtype": "FLOAT"}, "x: it is in floating point"),
     ("1.0.0", "x", {"offset": [3]}, "x: a zero point is not on the grid"),
+    ("1.0.0", "x", {"bw": 1 << 62}, "x: 4611686018427387904 bits"),
+    ("2.0.0", "x", {"output_dtype": "uint999999999999"}, "x: 999999999999 bits"),
     ("1.0.0", "x", {"bw": "gone"}, "'x' is not in the layout of version 1.0.0"),
     ("2.0.0", "x", {"bw": 8}, "'x' is not in the layout of version 2.0.0"),
     ("2.0.0", "x", {"output_dtype": "float16"}, "x: it is in floating point"),
