@@ -121,8 +121,9 @@ class Quantize(_Section):
     """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
     `recipe.mixed.yaml`."""
     encodings: Location | None = None
-    """A file of AIMET encodings (1.0.0, 2.0.0, 2.1.0) for the graph that is quantized: what it names lies on its grids,
-    and such a weight's codes are the nearest, whatever the other keys here say. What it does not name gets ours."""
+    """A file of AIMET encodings (1.0.0, 2.0.0, 2.1.0) for the graph that is quantized (model.onnx of the stage
+    transform; of optimize, for a plain graph): what it names lies on its grids, and such a weight's codes are the
+    nearest, whatever the other keys here say. What it does not name gets ours."""
     exceptions: dict[str, Literal[4, 8, 16]] = {}
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""

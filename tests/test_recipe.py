@@ -40,13 +40,14 @@ def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monke
     elsewhere.mkdir()
     (home / "models").mkdir(parents=True)  # else `models/smollm2` would be a hub's id
     monkeypatch.chdir(elsewhere)
-    made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\n")
+    made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\nquantize: {encodings: ../a.encodings}\n")
     assert made.model == home / "models" / "smollm2"
     assert made.out == home / "out"
     assert made.calibrate.text == home / "text" / "mine.txt"
+    assert made.quantize.encodings == tmp_path / "a.encodings"
     absolute = _load(home, MINIMAL.replace("models/smollm2", str(elsewhere / "m")))
     assert absolute.model == elsewhere / "m"
-    assert absolute.calibrate.text is None
+    assert absolute.calibrate.text is absolute.quantize.encodings is None
 
 
 def test_also_when_the_recipe_is_given_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +100,9 @@ def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
     ("{budget: {kl: 0.1}}", "quantize: budget chooses between 4 and 8 bits, and weights has 8: set weights to 4"),
     ("{exceptions: {a.*: 5}}", "quantize.exceptions.a.*: takes one of 4, 8 or 16 (got 5)"),
     ("{exceptions: [a]}", "quantize.exceptions: takes keys and values (got a list)"),
+    ("{encodings: ''}", "quantize.encodings: is empty; it takes a path"),
+    ("{encodings: a.json, reconstruct: true}", "quantize: reconstruct moves the steps of a block's weights together, "
+     "and encodings settles some: leave one of them out"),
 ])
 def test_budgets_and_exceptions_that_cannot_be(tmp_path: Path, section: str, said: str) -> None:
     assert said in _complaint(tmp_path, MINIMAL + f"quantize: {section}")

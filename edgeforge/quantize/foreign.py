@@ -1,13 +1,15 @@
 """Grids that another tool chose: which of them a graph can take.
 
-The file decides steps and zero points. How many bits a value has, which values share a grid, and what an op or an
-accelerator fixes stay what they are without it (assign.py, roles.py): a grid that breaks one of these would make a
-float island of the ops around it, or wrong numbers.
+The file decides steps and zero points. How many bits a value has and which values share a grid stay what they are
+without it (assign.py, roles.py): a grid that breaks one of these would make a float island of the ops around it, or
+wrong numbers, and is refused. What an op or the contract with the runtime fixes stays, too: those grids hold every
+value that there can be, so that nothing is lost by them, and other tools name grids of their own there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -21,9 +23,18 @@ _SHOWN = 10
 _WEIGHT_BITS = (4, 8, 16)
 
 
-def require(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids,
-            exact: Mapping[str, assign.Range]) -> None:
-    """Every given grid is one that its value can have here.
+@dataclass(frozen=True)
+class Given:
+    """Grids by the names of a graph's values, which they can have; fixed: values that the file names and that keep
+    their own."""
+
+    table: Table
+    fixed: tuple[str, ...] = ()
+
+
+def take(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids, exact: Mapping[str, assign.Range]
+         ) -> Given:
+    """What of given its values can have.
 
     Args:
         exact: graph inputs whose grid has to end at these reals.
@@ -31,12 +42,16 @@ def require(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids,
     Raises:
         EdgeForgeError: grids that cannot be, each with the reason.
     """
-    wrong = [line for group in roles.groups(graph) for line in _group(group, given, grids, exact)]
+    groups = list(roles.groups(graph))
+    fixed = [name for group in groups for name in _fixed(group, given, grids, exact)]
+    left = {name: e for name, e in given.items() if name not in set(fixed)}
+    wrong = [line for group in groups for line in _group(group, left, grids)]
     if wrong:
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise EdgeForgeError(f"{len(wrong)} encodings cannot be taken:" + "".join(
             f"\n  {line}" for line in wrong[:_SHOWN]) + more,
             "mend these entries, or take them out: what the file does not name gets a grid here")
+    return Given(Table(left), tuple(fixed))
 
 
 def together(graph: ir.Graph, given: Mapping[str, Encoding]) -> int:
@@ -52,8 +67,17 @@ def _is_weight(value: ir.Value) -> bool:
     return roles.weight_axis(value) is not None
 
 
-def _group(group: list[ir.Value], given: Mapping[str, Encoding], grids: assign.Grids,
+def _fixed(group: list[ir.Value], given: Mapping[str, Encoding], grids: assign.Grids,
            exact: Mapping[str, assign.Range]) -> Iterator[str]:
+    """The names that have another grid than the one that is fixed for their group."""
+    ends = next((exact[n] for v in group if (n := str(v.name)) in exact), assign.fixed(group))
+    if ends is not None:
+        own = per_tensor(*ends, assign.kind(group, grids).bits)
+        yield from (n for v in group if (n := str(v.name)) in given and not equal(given[n], own))
+
+
+def _group(group: list[ir.Value], given: Mapping[str, Encoding], grids: assign.Grids) -> Iterator[str]:
+    """What cannot be."""
     named = [v for v in group if str(v.name) in given]
     weight = next(filter(_is_weight, group), None)
     if weight is not None:
@@ -67,7 +91,7 @@ def _group(group: list[ir.Value], given: Mapping[str, Encoding], grids: assign.G
         first, *others = (str(v.name) for v in named)
         if other := next((n for n in others if not equal(given[n], given[first])), None):
             yield f"{first} and {other} lie on one grid here (codes pass between them unchanged), and have two"
-        if wrong := _value(group, given[first], grids, exact):
+        if wrong := _value(assign.kind(group, grids), given[first]):
             yield f"{first}: {wrong}"
 
 
@@ -94,21 +118,15 @@ def _expansion(e: Encoding, axis: int) -> str:
     return "" if same else f"the largest block scale of a channel is not {1 << e.bits}"
 
 
-def _value(group: list[ir.Value], e: Encoding, grids: assign.Grids, exact: Mapping[str, assign.Range]) -> str:
-    """Why a group that holds no weight cannot lie on e; empty when it can."""
-    wanted = assign.kind(group, grids)
+def _value(wanted: assign.Kind, e: Encoding) -> str:
+    """Why values that are no weights cannot lie on e; empty when they can."""
     if e.axis is not None:
         return f"scales along axis {e.axis}; {wanted.what} has one for all of it"
     if e.bits != wanted.bits:
         return f"{e.bits} bits; {wanted.what} has {wanted.bits} here"
-    if wanted.symmetric and not e.symmetric:
-        return f"asymmetric; {wanted.what} is symmetric"
-    ends = next((exact[n] for v in group if (n := str(v.name)) in exact), assign.fixed(group))
-    if ends is not None and not equal(e, per_tensor(*ends, e.bits)):
-        return f"its grid is {ends[0]:g} to {ends[1]:g} whatever an encoding says"
-    return ""
+    return f"asymmetric; {wanted.what} is symmetric" if wanted.symmetric and not e.symmetric else ""
 
 
-def raised(given: Table, table: Mapping[str, Encoding]) -> list[str]:
+def raised(given: Mapping[str, Encoding], table: Mapping[str, Encoding]) -> list[str]:
     """The names whose grid in the finished table is not the given one (see floors.py)."""
     return [name for name, e in given.items() if not equal(e, table[name])]

@@ -23,6 +23,7 @@ from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
+from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.products import products
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, foreign, mixed, reading
@@ -60,29 +61,30 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
         return checks + _gate(build, found), found.all.kl
 
-    return mixed.run(build, model, samples, given, make, out)
+    return mixed.run(build, model, samples, given.table, make, out)
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path, given: Table, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given, clipped: see `assign`."""
+        bits: assign.Grids, out: Path, given: Given, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are
+    settled. clipped: see `assign`."""
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
-    wanted = weight_grids.choose(model.graph, options, given)
+    wanted = weight_grids.choose(model.graph, options, given.table)
     unknown = torch_ops.unsupported(model.graph)
     if unknown and options.exceptions:
         raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
                                "without it all weights of this graph have the same bits", "leave exceptions out")
     weights = [] if unknown or not wanted else sequential.quantize(
-        model, samples, wanted, quality.method(options), build.say, given)
-    table = assign.assign(model.graph, ranges, bits, dict(given) | {w.name: w.encoding for w in weights}, clipped)
+        model, samples, wanted, quality.method(options), build.say, given.table)
+    table = assign.assign(model.graph, ranges, bits, dict(given.table) | {w.name: w.encoding for w in weights}, clipped)
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    held = [(p.count, given[p.name]) for p in products(model.graph) if p.name in given]
-    whole = weight_grids.left_whole(model.graph, options, given)
+    held = [(p.count, given.table[p.name]) for p in products(model.graph) if p.name in given.table]
+    whole = weight_grids.left_whole(model.graph, options, given.table)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, held, unknown),
             *_block_checks([w.encoding for w in weights], options.block, whole)]
 

@@ -119,6 +119,19 @@ def test_values_that_share_a_grid_follow_the_one_that_is_named(made: Stages, tmp
     assert checks["quantize: foreign encodings"].note == "1 more share a grid with one of them"
 
 
+def test_a_step_that_the_multiplier_cannot_hold_is_raised_and_told(made: Stages, tmp_path: Path) -> None:
+    """C32, as a file of another tool has it for a channel of zeros."""
+    name = next(p.name for p in products(store.load(made["optimize"]).graph))
+
+    def change(rows: list[Entry]) -> list[Entry]:
+        return [row | {"scale": [1e-12, *row["scale"][1:]]} for row in rows if row["name"] == name]
+
+    table, checks, _ = _quantized(made, _with(made, tmp_path, change))
+    assert table[name].scale[0] > 1e-9
+    assert checks["quantize: foreign encodings"].note == (
+        f"steps too small for the hardware's multiplier were raised in {name}")
+
+
 def _renamed(row: Entry) -> Entry:
     return row | {"name": row["name"] + "_q"} if row["name"] == "image" else row
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from quant_graphs import adapted, parse
+from quant_graphs import adapted, aimet_model, parse
 
 from edgeforge import encodings
 from edgeforge.encodings import Encoding
 from edgeforge.errors import EdgeForgeError
+from edgeforge.export import aimet, aimet_read
 from edgeforge.graph import operand
 from edgeforge.graph.requantize import OPERAND, InsertRequantize, mark
 from edgeforge.quantize import assign, foreign, sequential
@@ -20,6 +22,7 @@ from edgeforge.quantize.products import products
 from edgeforge.quantize.weights.fit import Method
 from edgeforge.quantize.weights.grid import Grid
 
+GOLDEN = Path(__file__).parents[2] / "test_vectors" / "aimet"
 GRIDS = assign.Grids()
 RNG = np.random.default_rng(3)
 A, B = encodings.per_tensor(-1, 2, 16), encodings.per_tensor(-1, 3, 16)
@@ -54,7 +57,6 @@ def _channels(axis: int, size: int) -> Encoding:
     ({"m": A, "j": B}, "m and j lie on one grid here .codes pass between them unchanged., and have two"),
     ({"x": _channels(1, 8)}, "x: scales along axis 1; an activation has one for all of it"),
     ({"x": encodings.per_tensor(-1, 1, 8)}, "x: 8 bits; an activation has 16 here"),
-    ({"s": encodings.per_tensor(0, 0.98, 16)}, "s: its grid is 0 to 1 whatever an encoding says"),
     ({"right": A}, "right: asymmetric; the second operand of a product is symmetric"),
     ({"table": encodings.per_tensor(-1, 1, 8)}, "table: 8 bits; an embedding table has 16 here"),
     ({"w": _channels(1, 4)}, "w: it is turned moved, and that has the grid"),
@@ -65,17 +67,16 @@ def _channels(axis: int, size: int) -> Encoding:
     ({"turned": encodings.per_tensor(-1, 1, 5, signed=True)}, "turned: 5 bits; a weight has 4, 8, 16"),
     ({"kernel": Encoding(4, True, np.ones(2, np.float32), np.zeros((2, 2, 3, 3), np.int64), 1, 4,
                          np.full((2, 2, 3, 3), 16), 0)}, "kernel: it is in blocks; only 1x1 convolutions and MatMuls"),
-    ({"scale": A}, "scale: its grid is -50 to 0 whatever an encoding says"),
 ])
 def test_what_cannot_be_is_told_with_its_reason(given: dict[str, Encoding], said: str) -> None:
     with pytest.raises(EdgeForgeError, match=f"1 encodings cannot be taken:\n  {said}"):
-        foreign.require(graph(), given, GRIDS, {"scale": (-50, 0)})
+        foreign.take(graph(), given, GRIDS, {"scale": (-50, 0)})
 
 
 def test_all_reasons_at_once() -> None:
     given: dict[str, Any] = {"x": encodings.per_tensor(-1, 1, 8), "w": _channels(1, 4), "table": _channels(0, 5)}
     with pytest.raises(EdgeForgeError) as caught:
-        foreign.require(graph(), given, GRIDS, {})
+        foreign.take(graph(), given, GRIDS, {})
     assert caught.value.message.startswith("3 encodings cannot be taken:")
     assert all(f"\n  {name}: " in caught.value.message for name in given)
 
@@ -84,14 +85,30 @@ def test_what_can_be_is_let_through_and_shared() -> None:
     given = {"m": A, "s": encodings.per_tensor(0, 1, 16), "plain": _lpbq(BLOCKS.T, 0, 1),
              "turned": _channels(0, 4), "kernel": _channels(0, 2),
              "right": encodings.per_tensor(-1, 1, 16, signed=True), "scale": encodings.per_tensor(-50, 0, 16)}
-    foreign.require(graph(), given, GRIDS, {"scale": (-50, 0)})
-    foreign.require(graph(), given | {"kernel": encodings.per_tensor(-1, 1, 8, signed=True)}, GRIDS, {})
+    found = foreign.take(graph(), given, GRIDS, {"scale": (-50, 0)})
+    assert (set(found.table), found.fixed) == (set(given), ())
+    foreign.take(graph(), given | {"kernel": encodings.per_tensor(-1, 1, 8, signed=True)}, GRIDS, {})
     assert foreign.together(graph(), given) == len({"j", "t", "s/free"})
     ranges = dict.fromkeys(("x", "image", "scale", "p", "y", "k", "z"), (-1.0, 1.0))
     table = assign.assign(graph(), ranges, GRIDS, given)
     assign.coverage(graph(), table)
     assert {n for n, e in table.items() if encodings.equal(e, A)} == {"m", "j", "t", "s/free"}
     assert all(encodings.equal(table[n], e) for n, e in given.items())
+
+
+def test_what_an_op_or_the_contract_fixes_stays() -> None:
+    """Other tools name the range that they saw there; no value of a softmax lies past 1."""
+    given = {"s": encodings.per_tensor(0, 0.98, 16), "scale": A, "x": A}
+    found = foreign.take(graph(), given, GRIDS, {"scale": (-50, 0)})
+    assert (set(found.table), set(found.fixed)) == ({"x"}, {"s", "scale"})
+
+
+@pytest.mark.parametrize("version", aimet.VERSIONS)
+def test_what_aimet_wrote_can_be_taken(version: aimet.Version) -> None:
+    graph = aimet_model().graph
+    theirs = aimet_read.read(GOLDEN / f"theirs-{version}.encodings", graph)
+    found = foreign.take(graph, theirs, GRIDS, {})
+    assert (set(found.table), set(found.fixed)) == (set(theirs) - {"s", "h"}, {"s", "h"})
 
 
 def test_a_cache_keeps_its_bits_and_its_middle() -> None:
@@ -101,8 +118,8 @@ def test_a_cache_keeps_its_bits_and_its_middle() -> None:
     name = "past_key_0_out"
     for wrong, said in ((A, "16 bits; a cache has 8"), (encodings.per_tensor(-1, 3, 8), "asymmetric; a cache is")):
         with pytest.raises(EdgeForgeError, match=f"past_key_0_out: {said}"):
-            foreign.require(model.graph, {name: wrong}, GRIDS, {})
-    foreign.require(model.graph, {name: encodings.per_tensor(-1, 1, 8, symmetric=True)}, GRIDS, {})
+            foreign.take(model.graph, {name: wrong}, GRIDS, {})
+    foreign.take(model.graph, {name: encodings.per_tensor(-1, 1, 8, symmetric=True)}, GRIDS, {})
 
 
 def test_a_weight_is_fitted_behind_the_foreign_grid_of_another() -> None:

@@ -72,18 +72,27 @@ def test_weights_that_are_not_named_are_searched_and_a_budget_leaves_the_named_a
     assert 5 < checks["quantize: bits a weight, head apart"].value <= 5.5
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("attention_mask", "attention_mask: its grid is -50 to 0 whatever an encoding says"),
-    ("past_key_0_in", "past_key_0_in and past_key_0_out lie on one grid here"),
-])
-def test_what_a_decoder_cannot_take(built: Built, plain: Path, name: str, said: str, tmp_path: Path) -> None:
+def _coarser(plain: Path, name: str, out: Path) -> str:
+    """The file of 2.0.0 with one step twice as large."""
     raw = json.loads((plain.parent / "export" / export.ENCODINGS_2).read_text())
     for entry in raw["encodings"]:
         if entry["name"] == name:
             entry["y_scale"] *= 2
-    (tmp_path / "a.encodings").write_text(json.dumps(raw))
-    path = variant(built, "cannot", quantize={"encodings": str(tmp_path / "a.encodings")})
-    with pytest.raises(RecipeError, match=said) as caught:
+    out.write_text(json.dumps(raw))
+    return str(out)
+
+
+def test_the_mask_stays_as_the_runtime_writes_it(built: Built, plain: Path, tmp_path: Path) -> None:
+    file = _coarser(plain, "attention_mask", tmp_path / "a.encodings")
+    checks = made(built, recipe.load(variant(built, "mask", quantize={"encodings": file})), tmp_path / "a")
+    assert same(tmp_path / "a", plain)
+    assert checks["quantize: foreign encodings"].note == "attention_mask not taken: there the grid is fixed"
+
+
+def test_a_cache_has_one_grid_in_and_out(built: Built, plain: Path, tmp_path: Path) -> None:
+    file = _coarser(plain, "past_key_0_in", tmp_path / "a.encodings")
+    path = variant(built, "cannot", quantize={"encodings": file})
+    with pytest.raises(RecipeError, match="past_key_0_in and past_key_0_out lie on one grid here") as caught:
         made(built, recipe.load(path), tmp_path / "a")
     assert f"{path}:" in caught.value.message
     assert "quantize.encodings: 1 encodings cannot be taken:" in caught.value.message

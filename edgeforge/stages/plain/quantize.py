@@ -36,7 +36,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         limit = build.recipe.gates.quantized(options.weights).db
         return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
 
-    return mixed.run(build, model, samples, given, make, out)
+    return mixed.run(build, model, samples, given.table, make, out)
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
