@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -230,25 +230,11 @@ class Gates(_Section):
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
-    def quantized(self, weights: int) -> QuantizedLimits:
-        """What a model with weights of that many bits may lose: what is set here, else what suits the bits."""
-        usual = _FOUR_BITS if weights == 4 else _MORE_BITS
-        said = {key: value for key in QuantizedLimits._fields
-                if (value := getattr(self, f"quantize_{key}")) is not None}
-        return usual._replace(**said)
 
-
-class QuantizedLimits(NamedTuple):
-    """Of the logits: dB at least, centred dB at least, nats at most, ratio at most, share at most; None: no limit."""
-
-    db: float | None
-    centred_db: float | None
-    kl: float | None
-    ppl: float | None
-    flips: float | None
-
-
-_FOUR_BITS, _MORE_BITS = QuantizedLimits(None, 8, 0.3, 1.25, 0.35), QuantizedLimits(30, None, 0.02, 1.02, None)
+_FOUR_BITS: dict[str, float | None] = {
+    "quantize_db": None, "quantize_centred_db": 8, "quantize_kl": 0.3, "quantize_ppl": 1.25, "quantize_flips": 0.35}
+_MORE_BITS: dict[str, float | None] = {
+    "quantize_db": 30, "quantize_centred_db": None, "quantize_kl": 0.02, "quantize_ppl": 1.02, "quantize_flips": None}
 
 
 class OnnxModel(_Section):
@@ -304,6 +290,13 @@ class Recipe(_Section):
     def file(self) -> Path:
         """Where it was read from, as that was given."""
         return self._document.path
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Each gate's threshold by its key: what is set, else what suits the weights' bits; None: no limit."""
+        usual = _FOUR_BITS if self.quantize.weights == 4 else _MORE_BITS
+        return {key: usual.get(key) if value is None else value
+                for key, value in self.gates.model_dump(exclude={"windows"}).items()}
 
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""

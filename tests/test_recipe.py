@@ -290,3 +290,12 @@ def test_a_gate_may_be_as_wide_as_one_likes(tmp_path: Path) -> None:
 def test_a_transform_twice_is_refused(tmp_path: Path) -> None:
     said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, equalize_kv, rotate]}\n")
     assert "recipe.yaml:5: quantize.transforms: 'rotate' is there twice" in said
+
+
+def test_the_quantized_models_gates_are_those_of_its_bits_unless_set(tmp_path: Path) -> None:
+    limits = _load(tmp_path, MINIMAL).limits
+    assert (limits["quantize_db"], limits["quantize_kl"], limits["quantize_flips"], limits["adapt_db"]) == (
+        30, 0.02, None, 60)
+    four = _load(tmp_path, MINIMAL + "quantize: {weights: 4}\ngates: {quantize_kl: 0.1}\n").limits
+    assert (four["quantize_db"], four["quantize_kl"], four["quantize_flips"]) == (None, 0.1, 0.35)
+    assert set(limits) == {*recipe.Gates.model_fields} - {"windows"}

@@ -59,7 +59,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
-        return checks + _gate(build, found), found.all.kl
+        return checks + _gate(found), found.all.kl
 
     return mixed.run(build, model, samples, given.table, make, out)
 
@@ -137,20 +137,19 @@ def _measure(build: Build, out: Path, reference: Path) -> logits.Measured:
         return logits.measure(session, reference)
 
 
-def _gate(build: Build, found: logits.Measured) -> list[Check]:
-    limits = build.recipe.gates.quantized(build.recipe.quantize.weights)
+def _gate(found: logits.Measured) -> list[Check]:
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
         note = "judge by task: KL and perplexity say more than dB here"
     return [
-        Check("quantize: logits", stats.sqnr, "dB", limits.db, note=note),
-        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", limits.centred_db),
+        Check("quantize: logits", stats.sqnr, "dB", note=note, gate="quantize_db"),
+        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", gate="quantize_centred_db"),
         Check("quantize: decode logits", found.decode.sqnr, "dB"),
         Check("quantize: worst token", stats.worst_token_sqnr, "dB", note=f"row {stats.worst_token}"),
-        Check("quantize: KL", stats.kl, "nats", limits.kl, "at most"),
-        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", limits.ppl, "at most",
-              f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}"),
-        Check("quantize: top-1 flips", stats.flips, "of tokens", limits.flips, "at most"),
+        Check("quantize: KL", stats.kl, "nats", sense="at most", gate="quantize_kl"),
+        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", sense="at most",
+              note=f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}", gate="quantize_ppl"),
+        Check("quantize: top-1 flips", stats.flips, "of tokens", sense="at most", gate="quantize_flips"),
         Check("quantize: finite", float(math.isfinite(stats.ppl)), "", 1),
     ]

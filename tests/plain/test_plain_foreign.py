@@ -82,7 +82,7 @@ def test_our_own_export_comes_back_as_the_same_table_and_the_same_codes(
     told = checks["quantize: foreign encodings"]
     assert (told.value, told.unit, told.note) == (len(table), "values", "")
     assert checks["quantize: weights fitted"].value == 0
-    assert checks["quantize: logits"].passed
+    assert checks["quantize: logits"].value > 40
 
 
 def test_what_the_file_leaves_out_gets_ours(made: Stages, tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder, given)
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
-        limit = build.recipe.gates.quantized(options.weights).db
-        return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
+        return checks + measure.gate(build, folder, sources["optimize"], "quantize", "quantize_db"), math.nan
 
     return mixed.run(build, model, samples, given.table, make, out)
 
