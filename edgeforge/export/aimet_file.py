@@ -95,7 +95,8 @@ def width(raw: Any) -> int:
 def integers(raw: Any) -> npt.NDArray[np.int64]:
     """ValueError: other than whole numbers."""
     found = np.asarray(raw)
-    if found.dtype.kind not in "iuf" or not np.array_equal(found, np.rint(found)):
+    whole = found.dtype.kind in "iuf" and bool((np.abs(found) < 1 << 53).all()) and np.array_equal(found, np.rint(found))
+    if not whole:
         raise ValueError(f"{shown(raw)} where whole numbers should be")
     return found.astype(np.int64)
 

@@ -43,8 +43,8 @@ def take(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids, ex
         EdgeForgeError: grids that cannot be, each with the reason.
     """
     groups = list(roles.groups(graph))
-    fixed = [name for group in groups for name in _fixed(group, given, grids, exact)]
-    left = {name: e for name, e in given.items() if name not in set(fixed)}
+    fixed = dict.fromkeys(name for group in groups for name in _fixed(group, given, grids, exact))
+    left = {name: e for name, e in given.items() if name not in fixed}
     wrong = [line for group in groups for line in _group(group, left, grids)]
     if wrong:
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

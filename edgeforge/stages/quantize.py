@@ -66,8 +66,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
         bits: assign.Grids, out: Path, given: Given, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are
-    settled. clipped: see `assign`."""
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled.
+    clipped: see `assign`.
+    """
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
     wanted = weight_grids.choose(model.graph, options, given.table)
@@ -86,7 +87,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     held = [(p.count, given.table[p.name]) for p in products(model.graph) if p.name in given.table]
     whole = weight_grids.left_whole(model.graph, options, given.table)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, held, unknown),
-            *_block_checks([w.encoding for w in weights], options.block, whole)]
+            *_block_checks([w.encoding for w in weights], options.block if wanted else None, whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], held: list[tuple[int, Encoding]],
@@ -106,7 +107,7 @@ def _weight_checks(weights: list[sequential.Weight], held: list[tuple[int, Encod
 
 def _block_checks(fitted: list[Encoding], block: int | None, whole: Mapping[str, str]) -> list[Check]:
     """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
-    if block is None or not fitted:
+    if block is None:
         return []
     count = sum(encoding.block_scale is not None for encoding in fitted)
     return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
