@@ -95,8 +95,7 @@ def width(raw: Any) -> int:
 def integers(raw: Any) -> npt.NDArray[np.int64]:
     """ValueError: other than whole numbers."""
     found = np.asarray(raw)
-    whole = found.dtype.kind in "iuf" and bool((np.abs(found) < 1 << 53).all()) and np.array_equal(found, np.rint(found))
-    if not whole:
+    if found.dtype.kind not in "iuf" or not ((np.abs(found) < 1 << 53) & (found == np.rint(found))).all():
         raise ValueError(f"{shown(raw)} where whole numbers should be")
     return found.astype(np.int64)
 
