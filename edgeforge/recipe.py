@@ -148,11 +148,11 @@ class Quantize(_Section):
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
     reconstruct: bool | None = None
     """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
-    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
+    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
-    grid, `split_outliers` writes an MLP's massive channel as several small ones. They are applied in this
-    order, whatever the order here."""
+    grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
+    round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:

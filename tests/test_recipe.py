@@ -299,3 +299,12 @@ def test_the_quantized_models_gates_are_those_of_its_bits_unless_set(tmp_path: P
     four = _load(tmp_path, MINIMAL + "quantize: {weights: 4}\ngates: {quantize_kl: 0.1}\n").limits
     assert (four["quantize_db"], four["quantize_kl"], four["quantize_flips"]) == (None, 0.1, 0.35)
     assert set(limits) == {*recipe.Gates.model_fields} - {"windows"}
+
+
+def test_scaling_channels_is_there_for_the_asking(tmp_path: Path) -> None:
+    assert "scale_channels" not in _load(tmp_path, MINIMAL).quantize.transforms
+    asked = _load(tmp_path, MINIMAL + "quantize: {transforms: [scale_channels, rotate]}\n")
+    assert asked.quantize.transforms == ("scale_channels", "rotate")
+    said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, scale_chanels]}\n")
+    assert "recipe.yaml:5: quantize.transforms" in said
+    assert "scale_channels" in said

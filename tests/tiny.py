@@ -58,6 +58,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", {}),
     "phi3-partial": ("Phi3Config", {"hidden_size": 64, "rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "phi": ("PhiConfig", {"num_key_value_heads": 4}),
+    "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True}),
     "granite": ("GraniteConfig", {"embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                                   "residual_multiplier": 0.5, "logits_scaling": 2.0}),
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0]}),

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from edgeforge import torch_ops
 from edgeforge.quantize.products import Product
-from edgeforge.quantize.walk import Sample, Stop, constants, missing, stops
+from edgeforge.quantize.walk import Sample, constants, missing, stops
 
 _SEED = 0
 
@@ -61,19 +61,14 @@ class _Stretch:
 
 
 def _stretches(graph: ir.Graph) -> list[_Stretch]:
-    found: list[_Stretch] = []
-    done: set[ir.Node] = set()
-    before: tuple[Product, ...] = ()
-    waiting: list[Stop] = stops(graph)
-    for stop in waiting:
-        found.append(_Stretch(stop.nodes, before, stop.kept))
-        done.update(stop.nodes)
-        before = stop.products
+    waiting = stops(graph, streams=False)
+    made = {p.node: p for stop in waiting for p in stop.products}
+    done = {node for stop in waiting for node in stop.nodes}
     logits = [v for v in graph.outputs if str(v.name) == LOGITS]
     order = {node: i for i, node in enumerate(graph)}
     rest = sorted(missing(logits, done), key=order.__getitem__)
-    found.append(_Stretch(rest, before, frozenset(logits)))
-    return found
+    ways = [*((stop.nodes, stop.kept) for stop in waiting), (tuple(rest), frozenset(logits))]
+    return [_Stretch(nodes, [made[n] for n in nodes if n in made], kept) for nodes, kept in ways]
 
 
 def _one(graph: ir.Graph, stretches: list[_Stretch], sample: Sample, generator: torch.Generator) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from edgeforge.graph import edit
+from edgeforge.graph.views import perm
 from edgeforge.quantize import roles
 from edgeforge.quantize.parameters import read
 
@@ -23,6 +24,7 @@ class Product:
 
     turned: the parameter passes a Transpose on its way, so it lies [outputs, inputs].
     stream: what is added to the output, when that is all that happens to it.
+    turns: the changes of layout between the output and that Add, each with what it reads.
     """
 
     node: ir.Node
@@ -30,6 +32,7 @@ class Product:
     weight: ir.Value
     turned: bool
     stream: ir.Value | None
+    turns: tuple[tuple[ir.Node, ir.Value], ...]
 
     @property
     def name(self) -> str:
@@ -74,6 +77,14 @@ class Product:
         laid = matrix.T if self.outputs_axis == 0 else matrix
         return laid.reshape([int(d) for d in edit.known_dims(self.weight)]).contiguous()
 
+    @property
+    def reading(self) -> tuple[object, ...]:
+        """What `rows` depends on besides the value: of one value, products with the same reading have the same rows."""
+        if self.node.op_type != "Conv":
+            return ("rows", self.node.op_type == "Gemm" and _flag(self.node, "transA"))
+        kernel = tuple(int(d) for d in edit.known_dims(self.weight)[2:])
+        return ("taps", kernel, *(tuple(v) for v in _geometry(self.node, len(kernel))))
+
     def rows(self, value: Tensor) -> Tensor:
         """What was read, as [tokens, inputs]."""
         if self.node.op_type != "Conv":
@@ -90,10 +101,11 @@ class Product:
         return last.reshape(-1, last.shape[-1])
 
     def joined(self, value: Tensor) -> Tensor:
-        """The stream's value as [tokens, outputs], as the output will be when it joins."""
-        channels = int(edit.known_dims(self.weight)[self.outputs_axis])
-        last = value.shape[-1] == channels and self.stream is not _direct(self.node)
-        return (value if last else value.movedim(1, -1)).reshape(-1, channels)
+        """The stream's value as [tokens, outputs], laid as the output is."""
+        for turn, before in reversed(self.turns):
+            value = (value.permute(*np.argsort(perm(turn)).tolist()) if turn.op_type == "Transpose" else
+                     value.reshape(_sizes(before)))
+        return self.outputs_of(value)
 
 
 def products(graph: ir.Graph) -> Iterator[Product]:
@@ -117,11 +129,11 @@ def _product(node: ir.Node) -> Product | None:
     if weight is None or not weight.is_initializer() or weight.shape is None:
         return None
     if node.op_type == "Conv":
-        return Product(node, source, weight, False, _stream(node)) if not turned and _readable(node, weight) else None
+        return Product(node, source, weight, False, *_stream(node)) if not turned and _readable(node, weight) else None
     if len(weight.shape) != 2:
         return None
     turned = turned != (node.op_type == "Gemm" and _flag(node, "transB"))
-    return Product(node, source, weight, turned, _stream(node))
+    return Product(node, source, weight, turned, *_stream(node))
 
 
 def _readable(conv: ir.Node, weight: ir.Value) -> bool:
@@ -131,22 +143,24 @@ def _readable(conv: ir.Node, weight: ir.Value) -> bool:
     return plain and _group(conv) == 1 and weight.shape is not None and len(weight.shape) <= 4
 
 
-def _stream(node: ir.Node) -> ir.Value | None:
-    """What one Add joins the node's output with, behind nothing but changes of layout."""
-    value = node.outputs[0]
+def _stream(node: ir.Node) -> tuple[ir.Value | None, tuple[tuple[ir.Node, ir.Value], ...]]:
+    """What one Add joins the node's output with, and the changes of layout before it, when each can be undone."""
+    value, turns = node.outputs[0], list[tuple[ir.Node, ir.Value]]()
     while (reader := edit.only_user(value)) is not None and reader.op_type in _TURNS:
+        if reader.op_type != "Transpose" and (edit.dims(value) is None or _sizes(value).count(-1) > 1):
+            return None, ()
+        turns.append((reader, value))
         value = reader.outputs[0]
     if reader is None or reader.op_type != "Add":
-        return None
+        return None, ()
     other = reader.inputs[1] if reader.inputs[0] is value else reader.inputs[0]
     same = other is not None and not other.is_initializer() and edit.dims(other) == edit.dims(value)
-    return other if same else None
+    return (other, tuple(turns)) if same else (None, ())
 
 
-def _direct(node: ir.Node) -> ir.Value | None:
-    """The stream, when no change of layout lies before it."""
-    reader = edit.only_user(node.outputs[0])
-    return _stream(node) if reader is not None and reader.op_type == "Add" and node.op_type == "Conv" else None
+def _sizes(value: ir.Value) -> list[int]:
+    """The value's shape, -1 where a size is open."""
+    return [d if isinstance(d, int) else -1 for d in edit.known_dims(value)]
 
 
 def _flag(node: ir.Node, name: str) -> bool:
@@ -169,11 +183,16 @@ def _moved(node: ir.Node) -> bool:
     return any(s != 1 for s in _list(node, "strides", [])) or any(_list(node, "pads", []))
 
 
+def _geometry(node: ir.Node, rank: int) -> tuple[list[int], list[int], list[int]]:
+    """pads, strides and dilations of a convolution over so many dimensions."""
+    return (_list(node, "pads", [0] * 2 * rank), _list(node, "strides", [1] * rank),
+            _list(node, "dilations", [1] * rank))
+
+
 def _taps(node: ir.Node, value: Tensor, kernel: list[int]) -> Tensor:
     """Every position's receptive field, in the order of the weight's own inputs and taps."""
     rank = len(kernel)
-    pads, strides = _list(node, "pads", [0] * 2 * rank), _list(node, "strides", [1] * rank)
-    dilations = _list(node, "dilations", [1] * rank)
+    pads, strides, dilations = _geometry(node, rank)
     sides = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
     value = torch.nn.functional.pad(value, sides)
     if rank == 1:

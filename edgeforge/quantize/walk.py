@@ -8,6 +8,7 @@ nodes read is kept between stops: memory is that of one block of the model, and 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch import Tensor
 from edgeforge import torch_ops
 from edgeforge.quantize.parameters import read
 from edgeforge.quantize.products import Product, products
+from edgeforge.quantize.weights.gram import Sum
 
 Sample = Mapping[str, Tensor]
 """graph inputs by name"""
@@ -26,7 +28,7 @@ Sample = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Stop:
-    """Products that read one value, and the nodes that have to run before it is there."""
+    """Products that read one value in one way, and the nodes that have to run before it is there."""
 
     products: tuple[Product, ...]
     nodes: tuple[ir.Node, ...]
@@ -54,16 +56,26 @@ class Sums:
     streams: Mapping[str, Tensor]
 
 
-def stops(graph: ir.Graph) -> list[Stop]:
-    """Where to stop, in graph order."""
+def stops(graph: ir.Graph, streams: bool) -> list[Stop]:
+    """Where to stop, in graph order.
+
+    Args:
+        streams: each stop has its products' streams too, where nothing but weights fitted before makes them.
+    """
     order = {node: i for i, node in enumerate(graph)}
-    groups: dict[ir.Value, list[Product]] = {}
+    groups: dict[tuple[object, ...], list[Product]] = {}
     for product in products(graph):
-        groups.setdefault(product.source, []).append(product)
+        groups.setdefault((product.source, *product.reading), []).append(product)
     done: set[ir.Node] = set()
+    unfitted = {product.node for group in groups.values() for product in group}
     found = []
     for group in groups.values():
-        wanted = [group[0].source, *(p.stream for p in group if p.stream is not None)]
+        first = missing([group[0].source], done)
+        joined = {p.stream for p in group if streams and p.stream is not None
+                  and not unfitted & missing([p.stream], done | first)}
+        group = [p if p.stream in joined else dataclasses.replace(p, stream=None, turns=()) for p in group]
+        unfitted -= {p.node for p in group}
+        wanted = [group[0].source, *joined]
         nodes = sorted(missing(wanted, done), key=order.__getitem__)
         done.update(nodes)
         found.append((group, nodes, set(done), set(wanted)))
@@ -135,7 +147,7 @@ class Walk:
     def __init__(self, graph: ir.Graph, samples: Sequence[Sample], both: bool,
                  shares: Mapping[str, Sequence[Tensor]] | None = None) -> None:
         self._shares = shares or {}
-        self.stops = stops(graph)
+        self.stops = stops(graph, both)
         inputs = {str(v.name): v for v in graph.inputs}
         start = [{inputs[name]: tensor for name, tensor in sample.items()} for sample in samples]
         self._inputs = set(inputs.values())
@@ -197,24 +209,25 @@ class Walk:
     @torch.no_grad()
     def sums(self, stop: Stop) -> Sums:
         """Of the stop that was visited last."""
-        gram: Tensor | None = None
+        gram: Sum | None = None
         drift: Tensor | None = None
         streams: dict[str, Tensor] = {}
         for index, values in enumerate(self._quantized):
             x = stop.products[0].rows(values[stop.source])
-            turned = self._weighted(stop, index, x).T
-            gram = _add(gram, turned @ x)
+            weighted = self._weighted(stop, index, x)
+            gram = gram or Sum(x.shape[1])
+            gram.add(weighted, x)
             if self._float is None:
                 continue
             other = self._float[index]
-            drift = _add(drift, turned @ (stop.products[0].rows(other[stop.source]) - x))
+            drift = _add(drift, weighted.T @ (stop.products[0].rows(other[stop.source]) - x))
             for product in stop.products:
                 if product.stream is not None:
                     gone = product.joined(other[product.stream]) - product.joined(values[product.stream])
-                    streams[product.name] = _add(streams.get(product.name), turned @ gone)
+                    streams[product.name] = _add(streams.get(product.name), weighted.T @ gone)
         if gram is None:
             raise ValueError("a walk needs at least one sample")
-        return Sums(gram, drift, streams)
+        return Sums(gram.matrix, drift, streams)
 
     def _weighted(self, stop: Stop, sample: int, x: Tensor) -> Tensor:
         """x with each row times what its token counts, on average over the stop's products."""

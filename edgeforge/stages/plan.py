@@ -50,6 +50,11 @@ def plan(recipe: Recipe) -> tuple[Stage, ...]:
     return GRAPH_STAGES if isinstance(recipe.model, OnnxModel) else STAGES
 
 
+def _scaled_for(recipe: Recipe) -> Any:
+    """The grids of weights that channels are scaled for; without that transform no other depends on them."""
+    return [recipe.quantize.weights, recipe.quantize.block] if "scale_channels" in recipe.quantize.transforms else None
+
+
 STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows],
           (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
@@ -57,7 +62,7 @@ STAGES = (
     Stage("text", (), lambda r: [r.target.context, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
           opens="edgeforge.checkpoint"),
     Stage("transform", ("adapt", "optimize", "text"),
-          lambda r: [r.quantize.transforms, r.quantize.embedding], (*_ONNX, *_ORT)),
+          lambda r: [r.quantize.transforms, r.quantize.embedding, _scaled_for(r)], ("torch", *_ONNX, *_ORT)),
     Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
           ("torch", *_ONNX, *_ORT)),

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from edgeforge_runtime.manifest import Manifest
@@ -16,7 +15,7 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
-from edgeforge.calibrate import histogram, whole
+from edgeforge.calibrate import histogram
 from edgeforge.encodings import FILE, Encoding, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
@@ -44,10 +43,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["transform"]
     model = store.load(source)
     ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
-    with np.load(source / artifact.ROPE) as tables:
-        decoder = artifact.load_decoder(source)
-        histograms = histogram.load(sources["calibrate"])
-        samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
+    histograms = histogram.load(sources["calibrate"])
+    samples = reading.samples(source, artifact.load_decoder(source), sources["text"])
 
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)

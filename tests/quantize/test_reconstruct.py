@@ -27,7 +27,7 @@ def grids(model: ir.Model) -> dict[str, Grid]:
 def test_blocks_lie_between_single_values() -> None:
     """Attention, MLP, attention, MLP: at the stops before q_proj and gate_proj one value holds all."""
     _, model = adapted("llama")
-    cuts = [s.cut.name if s.cut is not None else None for s in stops(model.graph)]
+    cuts = [s.cut.name if s.cut is not None else None for s in stops(model.graph, streams=True)]
     assert [c is not None for c in cuts] == [True, False] * 4 + [True]
     assert cuts[2] == "model.layers.0/Add"
     assert cuts[4] == "model.layers.0"

@@ -110,7 +110,7 @@ def test_the_walk_sees_what_the_quantized_graph_holds(tmp_path: Path) -> None:
 
 def test_only_what_is_still_read_is_kept() -> None:
     _, model = adapted("llama")
-    for stop in stops(model.graph):
+    for stop in stops(model.graph, streams=True):
         made = [v for v in stop.kept if v.producer() is not None]
         assert len(made) <= 3, [v.name for v in made]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from edgeforge.quantize.weights import fit as fitting
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse, target
 from edgeforge.quantize.weights.fit import Method, fit, scales
-from edgeforge.quantize.weights.gram import Gram, block_loss
+from edgeforge.quantize.weights.gram import Gram, Loss, Sum
 from edgeforge.quantize.weights.grid import Grid, Steps, encoding, minmax
 
 PER_CHANNEL, BLOCKS, LPBQ = Grid(4), Grid(4, 16), Grid(4, 16, lpbq=True)
@@ -64,10 +64,23 @@ def test_the_search_finds_what_running_every_candidate_finds(grid: Grid) -> None
 
 def test_block_loss_is_the_output_error() -> None:
     x, e = inputs(1), weights(9)
-    found = block_loss(e.view(4, 16, -1), undamped(x).blocks(16))
+    found = Loss(undamped(x).blocks(16))(e.view(4, 16, -1))
     for b in range(4):
         rows = slice(16 * b, 16 * b + 16)
         assert torch.allclose(found[b], (x[:, rows] @ e[rows]).square().sum(0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1, 100, 257, 300, 1100])
+def test_the_upper_tiles_stand_for_the_whole(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    x, e = torch.randn(2, 40, size, generator=generator), torch.randn(size, 5, generator=generator)
+    share = torch.rand(40, 1, generator=generator)
+    total = Sum(size)
+    for sample in x:
+        total.add(sample * share, sample)
+    whole = torch.einsum("stn,t,stm->nm", x, share[:, 0], x)
+    assert torch.allclose(total.matrix, whole, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(Loss(whole[None])(e[None])[0], ((whole @ e) * e).sum(0), rtol=1e-4)
 
 
 @settings(max_examples=10, deadline=None)
@@ -76,13 +89,14 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
     """Better than the best real steps rounded to integers, near the best of all 16 integers, and 16 is used."""
     x, w = inputs(seed), weights(seed, outputs=200)
     blocks = undamped(x).blocks(16)
+    cost = Loss(blocks)
     real, zero = seqmse.search(w, blocks, LPBQ)
     made = lpbq.integers(w, blocks, real, LPBQ)
     assert torch.equal(made.factors.amax(0), torch.full((w.shape[1],), 16.0))
     assert torch.equal(made.factors, made.factors.round())
     assert made.factors.min() >= 1
     def loss(steps: Tensor) -> Tensor:
-        return block_loss(seqmse.rounding_error(w.view(4, 16, -1), steps, zero, LPBQ), blocks).sum(0)
+        return cost(seqmse.rounding_error(w.view(4, 16, -1), steps, zero, LPBQ)).sum(0)
     top = real.amax(0, keepdim=True) / 16
     afterwards = loss(torch.clamp(torch.round(real / top), 1, 16) * top)
     assert (loss(made.blocks) <= afterwards * 1.0001).all()
@@ -90,8 +104,8 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
     exhaustive = torch.full((w.shape[1],), torch.inf)
     for share in (0.6, 0.7, 0.8, 0.9, 1.0):
         unit = widest * share / 16
-        each = torch.stack([block_loss(seqmse.rounding_error(w.view(4, 16, -1), (k * unit).expand(4, -1), zero, LPBQ),
-                                       blocks) for k in range(1, 17)])
+        each = torch.stack([cost(seqmse.rounding_error(w.view(4, 16, -1), (k * unit).expand(4, -1), zero, LPBQ))
+                            for k in range(1, 17)])
         best = each.amin(0)
         exhaustive = torch.minimum(exhaustive, best.sum(0) + (each[15] - best).amin(0))
     assert float(loss(made.blocks).sum()) <= 1.02 * float(exhaustive.sum())

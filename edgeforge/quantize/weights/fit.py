@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse
 from edgeforge.quantize.weights.gram import Gram
-from edgeforge.quantize.weights.grid import Grid, Steps, lpbq_steps, minmax, steps_of
+from edgeforge.quantize.weights.grid import TOP, Grid, Steps, lpbq_steps, minmax, steps_of
 
 _OUTPUTS = 8192
 """outputs treated at a time, so that an LM head fits in memory: each is a problem of its own"""
@@ -75,11 +75,17 @@ def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
 
 def scales(weight: Tensor, gram: Gram, grid: Grid, source: Literal["minmax", "search"]) -> Steps:
     """Steps of weight [n, o] before any code is chosen."""
+    if source == "minmax":
+        return widest(weight, grid)
     blocks = gram.blocks(grid.size(len(weight)))
-    step, zero = seqmse.search(weight, blocks, grid) if source == "search" else minmax(weight, grid)
+    step, zero = seqmse.search(weight, blocks, grid)
+    return lpbq.integers(weight, blocks, step, grid) if grid.lpbq else steps_of(grid, step, zero)
+
+
+def widest(weight: Tensor, grid: Grid) -> Steps:
+    """The smallest steps of weight [n, o] that clip nothing; LPBQ's are the nearest integers to them."""
+    step, zero = minmax(weight, grid)
     if not grid.lpbq:
         return steps_of(grid, step, zero)
-    if source == "search":
-        return lpbq.integers(weight, blocks, step, grid)
-    top = step.amax(0, keepdim=True) / 16
-    return lpbq_steps(grid, top, torch.clamp(torch.round(step / top), 1, 16))
+    top = step.amax(0, keepdim=True) / TOP
+    return lpbq_steps(grid, top, torch.clamp(torch.round(step / top), 1, TOP))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cached_property
 
 import torch
@@ -11,6 +12,35 @@ DAMP = 0.03
 """share of each channel's own energy that is added to it: rounding of what is read, and text never seen, are
 noise that every channel has in proportion to its size. KL of SmolLM2 (W4 in blocks of 64, 4k tokens, no
 correction): 0.131 with 0.01, 0.123 with 0.03"""
+
+
+_TILE = 128
+"""smallest side of a tile: below it a matrix product slows down by more than the other triangle would cost"""
+
+
+def edges(size: int) -> list[tuple[int, int]]:
+    """Up to eight row tiles of a symmetric matrix. Each with all columns from its own on: 9/16 of the whole."""
+    count = max(1, min(8, size // _TILE))
+    cuts = [size * i // count for i in range(count + 1)]
+    return list(itertools.pairwise(cuts))
+
+
+class Sum:
+    """Y'X over samples, [n, n], where that is symmetric: its upper tiles are summed, the others are their mirror."""
+
+    def __init__(self, size: int) -> None:
+        self._total = torch.zeros(size, size)
+
+    def add(self, y: Tensor, x: Tensor) -> None:
+        """One sample's rows, [tokens, n] each."""
+        for start, end in edges(len(self._total)):
+            self._total[start:end, start:].addmm_(y[:, start:end].T, x[:, start:])
+
+    @property
+    def matrix(self) -> Tensor:
+        for start, end in edges(len(self._total)):
+            self._total[end:, start:end] = self._total[start:end, end:].T
+        return self._total
 
 
 class Gram:
@@ -57,6 +87,19 @@ class Gram:
         return ((self.matrix @ error) * error).sum(0)
 
 
-def block_loss(error: Tensor, blocks: Tensor) -> Tensor:
-    """e' H_bb e of every block and column: error [b, s, o], blocks [b, s, s] -> [b, o]."""
-    return (torch.bmm(blocks, error) * error).sum(1)
+class Loss:
+    """e' H_bb e of every block and column, for many errors: blocks [b, s, s], error [b, s, o] -> [b, o]."""
+
+    def __init__(self, blocks: Tensor) -> None:
+        self._blocks, self._tiles = blocks, list[tuple[int, int, Tensor]]()
+        if len(blocks) == 1:
+            for start, end in edges(blocks.shape[1]):  # what lies right of the diagonal stands for its mirror too
+                rows = blocks[0, start:end, start:].clone()
+                rows[:, end - start:] *= 2
+                self._tiles.append((start, end, rows))
+
+    def __call__(self, error: Tensor) -> Tensor:
+        if not self._tiles:
+            return (torch.bmm(self._blocks, error) * error).sum(1)
+        parts = [(rows @ error[0, start:] * error[0, start:end]).sum(0) for start, end, rows in self._tiles]
+        return torch.stack(parts).sum(0, keepdim=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from edgeforge.quantize.weights.gram import block_loss
+from edgeforge.quantize.weights.gram import Loss
 from edgeforge.quantize.weights.grid import TOP, Grid, Steps, lpbq_steps
 from edgeforge.quantize.weights.seqmse import rounding_error
 
@@ -22,7 +22,7 @@ FACTORS = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
 def integers(weight: Tensor, blocks: Tensor, real: Tensor, grid: Grid, factors: tuple[float, ...] = FACTORS) -> Steps:
     """The integer steps near real block steps [b, o]; weight [n, o], blocks H_bb [b, s, s]."""
     parts = weight.view(len(blocks), -1, weight.shape[1])
-    zero = torch.zeros_like(real)
+    cost, zero = Loss(blocks), torch.zeros_like(real)
     peak = real.amax(0, keepdim=True)
     top, largest = peak / TOP, real == peak
     best = torch.full_like(top, torch.inf)
@@ -31,7 +31,7 @@ def integers(weight: Tensor, blocks: Tensor, real: Tensor, grid: Grid, factors: 
         unit = top * factor
         below = torch.floor(real / unit)
         tried = [torch.where(largest, float(TOP), torch.clamp(below + up, 1, TOP)) for up in (0, 1)]
-        losses = [block_loss(rounding_error(parts, k * unit, zero, grid), blocks) for k in tried]
+        losses = [cost(rounding_error(parts, k * unit, zero, grid)) for k in tried]
         nearer = losses[1] < losses[0]
         whole = torch.where(nearer, losses[1], losses[0]).sum(0, keepdim=True)
         better = whole < best

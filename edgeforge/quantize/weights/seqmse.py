@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from edgeforge.quantize.weights.gram import block_loss
+from edgeforge.quantize.weights import best_first
+from edgeforge.quantize.weights.gram import Loss
 from edgeforge.quantize.weights.grid import Grid, minmax
 
 CANDIDATES = tuple(0.4 + 0.05 * i for i in range(15))
@@ -27,10 +28,20 @@ def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, 
     """
     parts = weight.view(len(blocks), -1, weight.shape[1])
     widest, zero = minmax(weight, grid)
+    if len(blocks) == 1:
+        shares = torch.tensor(candidates)
+
+        def error(columns: best_first.Columns, candidate: Tensor | int) -> Tensor:
+            steps = widest[:, columns] * shares[candidate]
+            return rounding_error(parts[..., columns], steps, zero[:, columns], grid)[0]
+
+        chosen = best_first.search(blocks[0], len(candidates), weight.shape[1], error)
+        return widest * shares[chosen], zero
+    cost = Loss(blocks)
     best, chosen = torch.full_like(widest, torch.inf), widest
     for share in candidates:
         step = widest * share
-        loss = block_loss(rounding_error(parts, step, zero, grid), blocks)
+        loss = cost(rounding_error(parts, step, zero, grid))
         better = loss < best
         best, chosen = torch.where(better, loss, best), torch.where(better, step, chosen)
     return chosen, zero

@@ -17,7 +17,7 @@ from edgeforge.quantize.products import Product
 from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Sample, Walk
 from edgeforge.quantize.weights.fit import fit
-from edgeforge.quantize.weights.gram import Gram, block_loss
+from edgeforge.quantize.weights.gram import Gram, Loss
 from edgeforge.quantize.weights.grid import Grid, minmax, steps_of
 from edgeforge.quantize.weights.seqmse import rounding_error
 from peer import cut, recipe
@@ -160,7 +160,7 @@ def tied(weight: Tensor, steps: Tensor) -> Tensor:
 def gap(weight: Tensor, blocks: Tensor, a: Tensor, b: Tensor, grid: Grid) -> Tensor:
     """(loss(a) - loss(b)) / loss(b) of every block and output, for steps a and b [b, o], in float64."""
     parts, zero = weight.double().view(len(blocks), -1, weight.shape[1]), torch.zeros_like(a).double()
-    first, second = (block_loss(rounding_error(parts, s.double(), zero, grid), blocks.double()) for s in (a, b))
+    first, second = (Loss(blocks.double())(rounding_error(parts, s.double(), zero, grid)) for s in (a, b))
     return (first - second) / second.clamp_min(1e-30)
 
 
