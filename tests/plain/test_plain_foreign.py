@@ -11,7 +11,7 @@ import plain_models as models
 import pytest
 from builds import cli
 
-from edgeforge import encodings, pipeline, recipe, source
+from edgeforge import check, encodings, pipeline, recipe, source
 from edgeforge.encodings import Table, equal
 from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
@@ -151,8 +151,7 @@ def test_what_does_not_belong_is_the_recipes_with_its_line(
     assert caught.value.message.startswith(f"{path}:4: quantize.encodings: ")
 
 
-def test_a_missing_file_another_version_and_a_chip_without_blocks_before_any_work(
-        made: Stages, tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_and_another_version_before_any_work(made: Stages, tmp_path: Path) -> None:
     path, file = _with(made, tmp_path), tmp_path / "theirs.encodings"
     raw = json.loads(file.read_text())
     for said, text in (("version '0.6.1'; known: 1.0.0, 2.0.0, 2.1.0", json.dumps(raw | {"version": "0.6.1"})),
@@ -161,11 +160,15 @@ def test_a_missing_file_another_version_and_a_chip_without_blocks_before_any_wor
             file.unlink()
         else:
             file.write_text(text)
-        for command in ("check", "build"):
-            done = cli(command, path)
-            assert done.returncode == 2, done.stdout + done.stderr
-            told = " ".join((done.stdout + done.stderr).split())
+        report = check.examine(recipe.load(path))
+        assert report.exit_code == 2
+        with pytest.raises(RecipeError) as caught:
+            pipeline.build(recipe.load(path), lambda event: None)
+        for told in ("\n".join(map(str, report.findings)), caught.value.message):
             assert f"{path}:4: quantize.encodings: " in told
             assert said in told
-            assert "Traceback" not in told
+    done = cli("build", path)
+    assert done.returncode == 2
+    assert "there is no file" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
     assert not (made["recipe"].parent / "out").exists()
