@@ -43,6 +43,11 @@ class Check:
         return f"{self.name} {self.value:.4g} {self.unit}{bound}"
 
 
+def of_bits(gate: str, four: bool) -> str:
+    """The gate for a model whose weights have 4 bits, or more: unset, they differ."""
+    return f"{gate} (4 bits)" if four else gate
+
+
 def judged(checks: Iterable[Check], limits: Mapping[str, float | None]) -> list[Check]:
     """The same figures against the thresholds of limits (Recipe.limits)."""
     return [replace(c, threshold=limits[c.gate]) if c.gate else c for c in checks]

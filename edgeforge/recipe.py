@@ -24,6 +24,7 @@ from edgeforge import checkpoint, document, targets
 from edgeforge.complaints import complaints
 from edgeforge.document import Document
 from edgeforge.errors import RecipeError
+from edgeforge.gates import of_bits
 
 _STEPS, _LEAST_CONTEXT = 3, 32
 
@@ -111,7 +112,8 @@ class Quantize(_Section):
     """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
     `reconstruct` replace what it says."""
     weights: Literal[4, 8, 16] = 8
-    """Bits of a weight."""
+    """Bits of a weight. What no search fits (grouped and transposed convolutions, a weight that two nodes read) takes 8
+    at least, unless `exceptions` names it, and is reported."""
     block: Literal[16, 32, 64] | None = None
     """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ); unset: one
     scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
@@ -175,6 +177,13 @@ class Quantize(_Section):
                              "leave one of them out")
         return self
 
+    @property
+    def four_bits(self) -> str:
+        """The key that gives weights 4 bits; empty when none does."""
+        if 4 in self.exceptions.values():
+            return "exceptions"
+        return "weights" if self.weights == 4 and "*" not in self.exceptions else ""
+
     @field_validator("transforms")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -200,7 +209,8 @@ class Compile(_Section):
 
 
 class Gates(_Section):
-    """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
+    """What a stage may lose before the build stops. dB of logits, nats per token, ratios. Limits for 4-bit weights hold
+    where more than a twentieth of all weights have 4 bits."""
 
     windows: int = Field(2, ge=1)
     """Evaluation windows of `context` tokens each, disjoint from calibration text."""
@@ -248,7 +258,7 @@ class OnnxModel(_Section):
 
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
-    "quantize": ("kv", "ranges", "embedding", "transforms"), "split": ("part_bytes",),
+    "quantize": ("head", "kv", "ranges", "embedding", "importance", "transforms"), "split": ("part_bytes",),
     "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
               "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
@@ -281,10 +291,15 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _four_bits_of_a_graph(self) -> Recipe:
-        if isinstance(self.model, OnnxModel) and self.quantize.weights == 4 and self.gates.quantize_db is None:
-            raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
-                             "they save; take 8, or say in gates.quantize_db what may be lost")
+        if isinstance(self.model, OnnxModel) and self.quantize.four_bits and self.gates.quantize_db is None:
+            raise ValueError(f"quantize.{self.quantize.four_bits}: 4 bits cost a plain graph, a vision encoder above "
+                             "all, more than they save; take 8, or say in gates.quantize_db what may be lost")
         return self
+
+    @property
+    def decoder(self) -> bool:
+        """Is it a language model that is built, and no plain graph?"""
+        return not isinstance(self.model, OnnxModel)
 
     @property
     def file(self) -> Path:
@@ -293,10 +308,11 @@ class Recipe(_Section):
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """Each gate's threshold by its key: what is set, else what suits the weights' bits; None: no limit."""
-        usual = _FOUR_BITS if self.quantize.weights == 4 else _MORE_BITS
-        return {key: usual.get(key) if value is None else value
-                for key, value in self.gates.model_dump(exclude={"windows"}).items()}
+        """Each gate's threshold by its key (see gates.of_bits): what is set, else what suits weights of 4 bits, or of
+        more; None: no limit."""
+        said = self.gates.model_dump(exclude={"windows"})
+        four = {of_bits(key, True): said[key] if said[key] is not None else usual for key, usual in _FOUR_BITS.items()}
+        return {key: _MORE_BITS.get(key) if value is None else value for key, value in said.items()} | four
 
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""

@@ -296,9 +296,10 @@ def test_the_quantized_models_gates_are_those_of_its_bits_unless_set(tmp_path: P
     limits = _load(tmp_path, MINIMAL).limits
     assert (limits["quantize_db"], limits["quantize_kl"], limits["quantize_flips"], limits["adapt_db"]) == (
         30, 0.02, None, 60)
-    four = _load(tmp_path, MINIMAL + "quantize: {weights: 4}\ngates: {quantize_kl: 0.1}\n").limits
-    assert (four["quantize_db"], four["quantize_kl"], four["quantize_flips"]) == (None, 0.1, 0.35)
-    assert set(limits) == {*recipe.Gates.model_fields} - {"windows"}
+    assert (limits["quantize_db (4 bits)"], limits["quantize_kl (4 bits)"]) == (None, 0.3)
+    said = _load(tmp_path, MINIMAL + "gates: {quantize_kl: 0.1}\n").limits
+    assert said["quantize_kl"] == said["quantize_kl (4 bits)"] == 0.1
+    assert {key for key in limits if "4 bits" not in key} == {*recipe.Gates.model_fields} - {"windows"}
 
 
 def test_scaling_channels_is_there_for_the_asking(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.typed import shown
 
-from edgeforge import grid
-from edgeforge.encodings import Encoding, Table, input_axis
+from edgeforge.encoding import check, input_axis
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import aimet_file
 from edgeforge.export.aimet import turned
@@ -26,6 +26,7 @@ from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
 
 _SHOWN = 10
+_BITS = 4, 8, 16
 Array = npt.NDArray[Any]
 
 
@@ -59,7 +60,7 @@ def match(path: Path, graph: ir.Graph) -> tuple[Table, list[str]]:
         elif not roles.is_bias(value):
             try:
                 found = _here(_parse(raw, value), name in signed)
-                grid.check(found)
+                check(found)
                 _fits(found, edit.known_dims(value))
             except aimet_file.DAMAGED as error:
                 raise aimet_file.damaged(path, name, error) from error
@@ -146,7 +147,9 @@ def _unflat(numbers: Array, value: ir.Value, block: int) -> Array:
 
 
 def _fits(e: Encoding, shape: list[edit.Dim]) -> None:
-    """Its arrays must have the size of the value's axes."""
+    """A graph can print its codes, and its arrays must have the size of the value's axes."""
+    if e.bits not in _BITS:
+        raise ValueError(f"codes of {e.bits} bits; a graph holds {', '.join(map(str, _BITS))}")
     blocked = e.scale if e.block_scale is None else e.block_scale
     wanted: list[edit.Dim] = [] if e.axis is None else [shape[e.axis]]
     if e.axis is not None and e.block is not None:

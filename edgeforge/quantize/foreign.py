@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgeforge import grid
-from edgeforge.encodings import Encoding, Table, equal, input_axis, per_tensor
+from edgeforge.encoding import TOP, Encoding, equal, expansion, input_axis
+from edgeforge.encodings import Table, per_tensor
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign, roles
@@ -110,12 +110,12 @@ def _weight(value: ir.Value, axis: int, e: Encoding) -> str:
 
 
 def _expansion(e: Encoding, axis: int) -> str:
-    """The compiler reads the whole numbers off the steps, and takes a channel's largest for 2^bits."""
+    """The compiler reads the whole numbers off the steps, and takes a channel's largest for TOP."""
     try:
-        same = bool((grid.expansion(e.steps(), axis, e.bits) == e.block_scale).all())
+        same = bool((expansion(e.steps(), axis) == e.block_scale).all())
     except ValueError as error:
         return str(error)
-    return "" if same else f"the largest block scale of a channel is not {1 << e.bits}"
+    return "" if same else f"the largest block scale of a channel is not {TOP}"
 
 
 def _value(wanted: assign.Kind, e: Encoding) -> str:

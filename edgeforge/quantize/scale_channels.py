@@ -26,7 +26,7 @@ import torch
 from edgeforge.adapt.shape import Decoder
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize import equalize, outliers, weight_grids
+from edgeforge.quantize import equalize, outliers, roles, weight_grids
 from edgeforge.quantize.parameters import Matrix, get, parameter, put, scale_inputs, scale_outputs
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import Sample, Stop, Walk
@@ -144,7 +144,7 @@ class _Makers:
             UnsupportedError: nothing can take their factors' inverse (says why).
         """
         nodes = {p.node for p in stop.products}
-        if any(p.node.op_type != "Conv" or not p.blocked for p in stop.products):
+        if any(p.node.op_type != "Conv" or not roles.takes_blocks(p.weight) for p in stop.products):
             raise UnsupportedError("read by other than 1x1 convolutions")
         if stop.source.is_graph_output() or any(u.node not in nodes for u in stop.source.uses()):
             raise UnsupportedError("read by other than weights of its own")

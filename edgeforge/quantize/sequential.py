@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 import torch
-from edgeforge_runtime.manifest import LOGITS
 
 from edgeforge.encodings import Encoding
 from edgeforge.graph import edit
@@ -31,17 +30,6 @@ class Weight:
     encoding: Encoding
     loss: float
 
-    @property
-    def stored_bits(self) -> int:
-        """See the function."""
-        return stored_bits(self.count, self.encoding)
-
-
-def stored_bits(count: int, encoding: Encoding) -> int:
-    """Bits of count codes and their steps as they are shipped: float32 a channel (or block), 4 bits an integer."""
-    blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
-    return count * encoding.bits + 32 * encoding.scale.size + blocks
-
 
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], method: Method,
              say: Callable[[str], None], held: Mapping[str, Encoding] | None = None) -> list[Weight]:
@@ -53,7 +41,7 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
             behind them, and stay in the model as they are.
     """
     shares = None
-    if method.importance and any(str(v.name) == LOGITS for v in model.graph.outputs):
+    if method.importance:
         say("what each token counts")
         shares = importance.shares(model.graph, samples)
     walk = Walk(model.graph, samples, method.correction > 0 or method.reconstruct, shares)

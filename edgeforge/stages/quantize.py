@@ -16,14 +16,13 @@ from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram
-from edgeforge.encodings import FILE, Encoding, Table
-from edgeforge.errors import UnsupportedError
+from edgeforge.encoding import Encoding
+from edgeforge.encodings import FILE, Table
 from edgeforge.evaluation import logits
-from edgeforge.gates import Check
+from edgeforge.gates import Check, of_bits
 from edgeforge.graph import store
-from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
+from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.foreign import Given
-from edgeforge.quantize.products import products
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, foreign, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
@@ -56,7 +55,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
-        return checks + _gate(found), found.all.kl
+        four = footprint.four_bits(model.graph, Table.load(folder / FILE))
+        return checks + _gate(found, four), found.all.kl
 
     return mixed.run(build, model, samples, given.table, make, out)
 
@@ -68,38 +68,34 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     """
     options = build.recipe.quantize
     torch.set_num_threads(build.threads)
-    wanted = weight_grids.choose(model.graph, options, given.table)
+    decoder, held = build.recipe.decoder, given.table
     unknown = torch_ops.unsupported(model.graph)
-    if unknown and options.exceptions:
-        raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
-                               "without it all weights of this graph have the same bits", "leave exceptions out")
-    weights = [] if unknown or not wanted else sequential.quantize(
-        model, samples, wanted, quality.method(options), build.say, given.table)
-    table = assign.assign(model.graph, ranges, bits, dict(given.table) | {w.name: w.encoding for w in weights}, clipped)
+    chosen = weight_grids.choose(model.graph, options, decoder, held)
+    outside = weight_grids.outside(model.graph, options, held)
+    weights = [] if unknown or not chosen else sequential.quantize(
+        model, samples, chosen, quality.method(options, decoder), build.say, held)
+    table = assign.assign(model.graph, ranges, bits, dict(held) | {w.name: w.encoding for w in weights}, clipped,
+                          outside | {name: grid.bits for name, grid in chosen.items()})
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    held = [(p.count, given.table[p.name]) for p in products(model.graph) if p.name in given.table]
-    whole = weight_grids.left_whole(model.graph, options, given.table)
-    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, held, unknown),
-            *_block_checks([w.encoding for w in weights], options.block if wanted else None, whole)]
+    stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
+    whole = weight_grids.left_whole(model.graph, options, decoder, held)
+    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unknown, outside), stored,
+            *_block_checks([w.encoding for w in weights], options.block if chosen else None, whole)]
 
 
-def _weight_checks(weights: list[sequential.Weight], held: list[tuple[int, Encoding]],
-                   unknown: list[str]) -> list[Check]:
-    """How far the worst weight's outputs are, and what the weights take. held: sizes and grids of those not fitted."""
+def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside: Mapping[str, int]) -> list[Check]:
+    """How far the worst weight's outputs are, and which weights no search fits."""
     worst = max(weights, key=lambda w: w.loss, default=None)
     note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
     if worst is not None:
         note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
-    checks = [Check("quantize: weights fitted", len(weights), "weights", note=note)]
-    count = sum(w.count for w in weights) + sum(size for size, _ in held)
-    if count:
-        bits = sum(w.stored_bits for w in weights) + sum(sequential.stored_bits(*one) for one in held)
-        checks.append(Check("quantize: stored", bits / count, "bits a weight"))
-    return checks
+    listed = "by their largest value: " + ", ".join(f"{name} {bits} bits" for name, bits in outside.items())
+    return [Check("quantize: weights fitted", len(weights), "weights", note=note),
+            *([Check("quantize: weights outside the search", len(outside), "weights", note=listed)] if outside else [])]
 
 
 def _block_checks(fitted: list[Encoding], block: int | None, whole: Mapping[str, str]) -> list[Check]:
@@ -135,19 +131,19 @@ def _measure(build: Build, out: Path, reference: Path) -> logits.Measured:
         return logits.measure(session, reference)
 
 
-def _gate(found: logits.Measured) -> list[Check]:
+def _gate(found: logits.Measured, four: bool) -> list[Check]:
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
         note = "judge by task: KL and perplexity say more than dB here"
     return [
-        Check("quantize: logits", stats.sqnr, "dB", note=note, gate="quantize_db"),
-        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", gate="quantize_centred_db"),
+        Check("quantize: logits", stats.sqnr, "dB", note=note, gate=of_bits("quantize_db", four)),
+        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", gate=of_bits("quantize_centred_db", four)),
         Check("quantize: decode logits", found.decode.sqnr, "dB"),
         Check("quantize: worst token", stats.worst_token_sqnr, "dB", note=f"row {stats.worst_token}"),
-        Check("quantize: KL", stats.kl, "nats", sense="at most", gate="quantize_kl"),
+        Check("quantize: KL", stats.kl, "nats", sense="at most", gate=of_bits("quantize_kl", four)),
         Check("quantize: perplexity ratio", stats.ppl_ratio, "x", sense="at most",
-              note=f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}", gate="quantize_ppl"),
-        Check("quantize: top-1 flips", stats.flips, "of tokens", sense="at most", gate="quantize_flips"),
+              note=f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}", gate=of_bits("quantize_ppl", four)),
+        Check("quantize: top-1 flips", stats.flips, "of tokens", sense="at most", gate=of_bits("quantize_flips", four)),
         Check("quantize: finite", float(math.isfinite(stats.ppl)), "", 1),
     ]

@@ -118,7 +118,7 @@ def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sa
     torch.set_num_threads(build.threads)
     # A budget's recipe and the explicit one that it writes have to transform alike: single weights' bits don't count.
     # They would hardly matter, for all errors of rounding grow alike with the step.
-    grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}))
+    grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True)
     values = "equalize_kv" not in options.transforms
     scaled, left = scale_channels.scale(model, decoder, samples, grids, values, build.say)
     return [Check(name, len(scaled), "groups", note="; ".join([*_won(scaled), *_left(left)]))]

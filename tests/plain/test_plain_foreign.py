@@ -19,7 +19,7 @@ from edgeforge.graph import store
 from edgeforge.quantize.products import products
 from edgeforge.stages.plan import GRAPH_STAGES
 
-OPTIONS = "quantize: {{scales: minmax, rounding: nearest, refine: 0, correction: 0, importance: false{more}}}"
+OPTIONS = "quantize: {{scales: minmax, rounding: nearest, refine: 0, correction: 0{more}}}"
 Stages = dict[str, Path]
 Entry = dict[str, Any]
 
@@ -54,7 +54,7 @@ def _with(made: Stages, folder: Path, change: Callable[[list[Entry]], list[Entry
     path = folder / "foreign.yaml"
     text = made["recipe"].read_text()
     text = text.replace("calibration: bundle.npz", f"calibration: {made['recipe'].parent / 'bundle.npz'}")
-    path.write_text(text.replace("importance: false", f"importance: false, encodings: theirs.encodings{more}"))
+    path.write_text(text.replace("correction: 0", f"correction: 0, encodings: theirs.encodings{more}"))
     return path
 
 

@@ -20,7 +20,7 @@ from edgeforge.graph.requantize import OPERAND, InsertRequantize, mark
 from edgeforge.quantize import assign, foreign, sequential
 from edgeforge.quantize.products import products
 from edgeforge.quantize.weights.fit import Method
-from edgeforge.quantize.weights.grid import Grid
+from edgeforge.quantize.weights.grid import Grid, per_channel
 
 GOLDEN = Path(__file__).parents[2] / "test_vectors" / "aimet"
 GRIDS = assign.Grids()
@@ -127,9 +127,9 @@ def test_a_weight_is_fitted_behind_the_foreign_grid_of_another() -> None:
     first weight is so rounded already."""
     shapes = {"a": (8, 6), "b": (6, 4)}
     arrays = {n: RNG.normal(size=s).astype(np.float32) for n, s in shapes.items()}
-    coarse = encodings.per_channel(arrays["a"], 1, 2)
+    coarse = per_channel(arrays["a"], 1, 2)
     x = {"x": torch.from_numpy(RNG.normal(size=(64, 8)).astype(np.float32))}
-    method = Method("search", "gptq", refine=1, correction=0.0)
+    method = Method("search", "gptq", refine=1, correction=0.0, importance=False, reconstruct=False)
 
     def fitted(first: np.ndarray, **options: Any) -> tuple[list[str], np.ndarray, np.ndarray]:
         model = parse("h = MatMul(x, a) r = Relu(h) y = MatMul(r, b)", "float[64, 8] x", "float[64, 4] y", a=first,

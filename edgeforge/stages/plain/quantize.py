@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from edgeforge import gates
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign
+from edgeforge.quantize import assign, footprint
 from edgeforge.stages import foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
@@ -33,7 +34,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder, given)
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
-        return checks + measure.gate(build, folder, sources["optimize"], "quantize", "quantize_db"), math.nan
+        four = footprint.four_bits(model.graph, Table.load(folder / FILE))
+        limit = gates.of_bits("quantize_db", four)
+        return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
 
     return mixed.run(build, model, samples, given.table, make, out)
 
