@@ -17,6 +17,7 @@ from edgeforge.backends import backend
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, below_head, estimate, product_inputs
+from edgeforge.export.aimet_file import Glance, glances
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.memory import memory
 from edgeforge.quantize import budget, exceptions
@@ -91,10 +92,12 @@ def _refuse(wrong: Sequence[Finding]) -> None:
 def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
     findings = list(_text(recipe))
-    facts = Facts(recipe, chip, None, {})
+    wrong, foreign = _foreign(recipe)
+    findings += wrong
+    facts = Facts(recipe, chip, None, {}, foreign=foreign)
     if isinstance(found, Checkpoint):
         config = found.config
-        facts = Facts(recipe, chip, found.folder, config)
+        facts = replace(facts, folder=found.folder, config=config)
         findings += _context(recipe, config)
         try:
             decoder = _decoder(recipe, config)
@@ -124,6 +127,18 @@ def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
 def _text(recipe: Recipe) -> Iterator[Finding]:
     if recipe.calibrate.text is not None:
         yield from places.file(recipe, "calibrate.text", recipe.calibrate.text, "give the path of a UTF-8 text file")
+
+
+def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
+    """What stands against the recipe's file of encodings by itself, and what it holds."""
+    path, key = recipe.quantize.encodings, "quantize.encodings"
+    if path is None:
+        return [], ()
+    missing = list(places.file(recipe, key, path, "give the path of AIMET's .encodings"))
+    try:
+        return missing, () if missing else glances(path)
+    except EdgeForgeError as error:
+        return [Finding("recipe", recipe.where(key), error.message, error.hint)], ()
 
 
 def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -162,12 +177,14 @@ def _blocks(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
 
 def _precision(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
     """Exceptions that match nothing, and a budget below what 4 bits and their scales take. Names are the checkpoint's:
-    adapt splits some fused weights, so a stranger is a warning here, and an error once the graph is there."""
+    adapt splits some fused weights, so a stranger is a warning here, and an error once the graph is there. What
+    foreign encodings take of a budget is known only then, too."""
     for pattern, near in exceptions.unmatched(recipe.quantize.exceptions, product_inputs(found.tensors)).items():
         yield Finding("warning", recipe.where("quantize.exceptions"), f"no product's weight is called {pattern}" + (
             f"; the nearest is {near}" if near else ""), "correct it, unless it names a part of a fused weight")
     wanted, least = recipe.quantize.budget, _least_bits(recipe.quantize, below_head(found.tensors))
-    if wanted is not None and wanted.bits_per_weight is not None and wanted.bits_per_weight < least:
+    if recipe.quantize.encodings is None and wanted is not None and wanted.bits_per_weight is not None and (
+            wanted.bits_per_weight < least):
         yield Finding("recipe", recipe.where("quantize.budget.bits_per_weight"), f"{wanted.bits_per_weight:g} bits a "
                       f"weight, and 4 bits, their scales and the exceptions already take {least:.3f} in this model",
                       f"set it to {least + 0.01:.2f} or more, or leave the budget out")

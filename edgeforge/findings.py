@@ -10,6 +10,7 @@ from typing import Any, Literal
 from edgeforge.adapt.shape import Decoder
 from edgeforge.errors import EXIT_USAGE, EdgeForgeError
 from edgeforge.estimate import Estimate
+from edgeforge.export.aimet_file import Glance
 from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip
 
@@ -38,7 +39,8 @@ class Finding:
 @dataclass(frozen=True)
 class Facts:
     """What is known before any work. folder is the checkpoint's, None when it cannot be opened; config is config.json
-    as it stands, empty likewise; decoder and estimate are None when the checkpoint does not give them.
+    as it stands, empty likewise; decoder and estimate are None when the checkpoint does not give them. foreign: what
+    quantize.encodings holds.
     """
 
     recipe: Recipe
@@ -47,6 +49,7 @@ class Facts:
     config: Mapping[str, Any]
     decoder: Decoder | None = None
     estimate: Estimate | None = None
+    foreign: tuple[Glance, ...] = ()
 
 
 def blockers(findings: tuple[Finding, ...]) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,9 @@ FILE = "gate.json"
 
 @dataclass(frozen=True)
 class Check:
-    """One measured figure against its threshold; without a threshold it is only reported."""
+    """One measured figure against its threshold; without a threshold it is only reported. gate: the key of the
+    recipe's `gates` that sets the threshold (see judged): what was measured outlives what was asked of it.
+    """
 
     name: str
     value: float
@@ -26,6 +28,7 @@ class Check:
     threshold: float | None = None
     sense: Literal["at least", "at most"] = "at least"
     note: str = ""
+    gate: str = ""
 
     @property
     def passed(self) -> bool:
@@ -38,6 +41,16 @@ class Check:
     def __str__(self) -> str:
         bound = "" if self.threshold is None else f" ({self.sense} {self.threshold:g})"
         return f"{self.name} {self.value:.4g} {self.unit}{bound}"
+
+
+def of_bits(gate: str, four: bool) -> str:
+    """The gate for a model whose weights have 4 bits, or more: unset, they differ."""
+    return f"{gate} (4 bits)" if four else gate
+
+
+def judged(checks: Iterable[Check], limits: Mapping[str, float | None]) -> list[Check]:
+    """The same figures against the thresholds of limits (Recipe.limits)."""
+    return [replace(c, threshold=limits[c.gate]) if c.gate else c for c in checks]
 
 
 def save(folder: Path, checks: Iterable[Check]) -> None:

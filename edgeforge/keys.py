@@ -18,6 +18,8 @@ from edgeforge.stages.plan import Stage
 
 _KNOWN_OTHERWISE = frozenset({"edgeforge.recipe", "edgeforge.errors"})
 """modules that cannot change an artifact but through what is hashed already: the recipe's values"""
+_PATHS = {"text", "encodings"}
+"""keys of sections that name a file: what it holds counts, not where it lies"""
 
 
 def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
@@ -32,13 +34,14 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
     parts = stage.keys(job.recipe)
     facts = {
         "stage": stage.name, "needs": {name: keys[name] for name in stage.needs},
-        "recipe": [p.model_dump(mode="json", exclude={"text"}) if hasattr(p, "model_dump") else p for p in parts],
+        "recipe": [p.model_dump(mode="json", exclude=_PATHS) if hasattr(p, "model_dump") else p for p in parts],
         "code": code(stage, job.chip.backend), "tools": versions(stage, job.chip.backend), "threads": job.threads,
         "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
         "python": platform.python_version(),
         "source": [job.source.name, job.source.fingerprint()] if not stage.needs else None,
         "whence": [source.place(job.source), source.revision(job.source)] if stage.whence else None,
         "text": text(job.recipe) if job.recipe.calibrate in parts else None,
+        "encodings": encodings(job.recipe) if job.recipe.quantize in parts else None,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -58,11 +61,20 @@ def text(recipe: Recipe) -> str | None:
     """sha256 of the recipe's own calibration text, and the ending by which it is read; None for the built-in mix,
     which Python's version stands for."""
     path: Path | None = recipe.calibrate.text
+    found = _contents(recipe, "calibrate.text", path, "give the path of a UTF-8 text file")
+    return found + sources.form(path) if found is not None and path is not None else None
+
+
+def encodings(recipe: Recipe) -> str | None:
+    """sha256 of the recipe's foreign encodings; None without."""
+    return _contents(recipe, "quantize.encodings", recipe.quantize.encodings, "give the path of AIMET's .encodings")
+
+
+def _contents(recipe: Recipe, key: str, path: Path | None, change: str) -> str | None:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() + sources.form(path) if path is not None else None
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     except OSError as error:
-        raise RecipeError(f"{recipe.where('calibrate.text')}: {path}: {error.strerror}",
-                          "give the path of a UTF-8 text file") from error
+        raise RecipeError(f"{recipe.where(key)}: {path}: {error.strerror}", change) from error
 
 
 def versions(stage: Stage, backend: str) -> dict[str, str | None]:

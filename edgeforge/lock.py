@@ -26,7 +26,7 @@ FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
 _LATER = {FILE, STAMP, gates.FILE}
 """written when the lock is, or after it"""
-_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "compile": True}
+_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "quantize": {"encodings"}, "compile": True}
 """parts of a recipe that stand in the lock by contents, or change nothing"""
 _SHOWN, _NAME = 5, 200
 
@@ -52,6 +52,7 @@ def inputs(job: Build) -> dict[str, Any]:
         "edgeforge": __version__, "python": platform.python_version(), "threads": job.threads,
         "recipe": recipe.model_dump(mode="json", exclude=_ELSEWHERE),
         "name": job.source.name, "model": job.source.fingerprint(), "text": keys.text(recipe),
+        "encodings": keys.encodings(recipe),
         "tools": _tools(job), "code": _code(job),
     }
 

@@ -103,17 +103,28 @@ class _Run:
                 self._make(stage)
 
     def _found(self, stage: Stage) -> bool:
-        """Tells of a finished artifact. False: there is none, or another build is replacing it at this moment."""
+        """Tells of a finished artifact, its figures held against the recipe's gates as they are now. False: there is
+        none, or another build is replacing it at this moment.
+        """
         place = self._places[stage.name]
         if not cache.done(place, self._keys[stage.name], self._job.locks):
             return False
         try:
-            stamp, checks = cache.read_stamp(place), gates.load(place)
+            stamp, measured = cache.read_stamp(place), gates.load(place)
         except OSError:
             return False
-        self._tell(Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"],
-                         checks=tuple(checks)))
+        checks = tuple(gates.judged(measured, self._job.recipe.limits))
+        cached = Event(stage.name, "cached", seconds=stamp["seconds"], peak_mib=stamp["peak_rss_mib"], checks=checks)
+        self._require(cached)
+        self._tell(cached)
         return True
+
+    def _require(self, found: Event) -> None:
+        """Tells of a stage that fell short, and raises GateError."""
+        if not all(c.passed for c in found.checks):
+            self._tell(dataclasses.replace(found, kind="failed"))
+        gates.require(found.stage, found.checks,
+                      f"earlier stages are cached; see `gates` and `{found.stage}` in the recipe")
 
     def _check(self, stage: Stage) -> None:
         """A source is read only after its hashes were; what is damaged is made again."""
@@ -152,19 +163,18 @@ class _Run:
         with cache.whole(place) as out:
             release()  # or a compiler would have to live beside what the stages before it once needed
             with TreePeak() as peak:
-                checks = _checks(stage, job, {name: self._places[name] for name in stage.needs}, out)
+                measured = _checks(stage, job, {name: self._places[name] for name in stage.needs}, out)
+            checks = tuple(gates.judged(measured, job.recipe.limits))
             seconds = time.perf_counter() - begun
-            if not all(c.passed for c in checks):
-                self._tell(Event(stage.name, "failed", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
-            hint = f"earlier stages are cached; see `gates` and `{stage.name}` in the recipe"
-            gates.require(stage.name, checks, hint)
+            done = Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=checks)
+            self._require(done)
             gates.save(out, checks)
             cache.stamp(out, {"stage": stage.name, "key": self._keys[stage.name], "seconds": round(seconds, 2),
                               "peak_rss_mib": peak.mib, "edgeforge": __version__,
                               "tools": keys.versions(stage, job.chip.backend)})
             if stage is self._stages[-1]:
                 cache.guard(place)  # again: what a user put there while the build ran is no less theirs
-        self._tell(Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=tuple(checks)))
+        self._tell(done)
 
 
 def _checks(stage: Stage, job: Build, sources: dict[str, Path], out: Path) -> list[Check]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,6 +24,7 @@ from edgeforge import checkpoint, document, targets
 from edgeforge.complaints import complaints
 from edgeforge.document import Document
 from edgeforge.errors import RecipeError
+from edgeforge.gates import of_bits
 
 _STEPS, _LEAST_CONTEXT = 3, 32
 
@@ -121,6 +122,10 @@ class Quantize(_Section):
     budget: Budget | None = None
     """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
     `recipe.mixed.yaml`."""
+    encodings: Location | None = None
+    """A file of AIMET encodings (1.0.0, 2.0.0, 2.1.0) for the graph that is quantized (model.onnx of the stage
+    transform; of optimize, for a plain graph): what it names lies on its grids, and such a weight's codes are the
+    nearest, whatever the other keys here say. What it does not name gets ours."""
     exceptions: dict[str, Literal[4, 8, 16]] = {}
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
@@ -163,6 +168,13 @@ class Quantize(_Section):
         if self.budget is not None and self.weights != 4:
             raise ValueError(f"budget chooses between 4 and 8 bits, and weights has {self.weights}: set weights to 4, "
                              "or leave budget out")
+        return self
+
+    @model_validator(mode="after")
+    def _grids_that_stay(self) -> Quantize:
+        if self.encodings is not None and self.reconstruct:
+            raise ValueError("reconstruct moves the steps of a block's weights together, and encodings settles some: "
+                             "leave one of them out")
         return self
 
     @property
@@ -228,25 +240,11 @@ class Gates(_Section):
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
-    def quantized(self, four_bits: bool) -> QuantizedLimits:
-        """What a model may lose, of weights with 4 bits or with more: what is set here, else what suits the bits."""
-        usual = _FOUR_BITS if four_bits else _MORE_BITS
-        said = {key: value for key in QuantizedLimits._fields
-                if (value := getattr(self, f"quantize_{key}")) is not None}
-        return usual._replace(**said)
 
-
-class QuantizedLimits(NamedTuple):
-    """Of the logits: dB at least, centred dB at least, nats at most, ratio at most, share at most; None: no limit."""
-
-    db: float | None
-    centred_db: float | None
-    kl: float | None
-    ppl: float | None
-    flips: float | None
-
-
-_FOUR_BITS, _MORE_BITS = QuantizedLimits(None, 8, 0.3, 1.25, 0.35), QuantizedLimits(30, None, 0.02, 1.02, None)
+_FOUR_BITS: dict[str, float | None] = {
+    "quantize_db": None, "quantize_centred_db": 8, "quantize_kl": 0.3, "quantize_ppl": 1.25, "quantize_flips": 0.35}
+_MORE_BITS: dict[str, float | None] = {
+    "quantize_db": 30, "quantize_centred_db": None, "quantize_kl": 0.02, "quantize_ppl": 1.02, "quantize_flips": None}
 
 
 class OnnxModel(_Section):
@@ -308,6 +306,14 @@ class Recipe(_Section):
         """Where it was read from, as that was given."""
         return self._document.path
 
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Each gate's threshold by its key (see gates.of_bits): what is set, else what suits weights of 4 bits, or of
+        more; None: no limit."""
+        said = self.gates.model_dump(exclude={"windows"})
+        four = {of_bits(key, True): said[key] if said[key] is not None else usual for key, usual in _FOUR_BITS.items()}
+        return {key: _MORE_BITS.get(key) if value is None else value for key, value in said.items()} | four
+
     def where(self, key: str) -> str:
         """What to call a key ("target.context") in a message: with file and line, when it was read from a file."""
         if not self._document.data:
@@ -335,12 +341,14 @@ def load(path: Path) -> Recipe:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
     _refuse_decoders_keys(recipe, read)
-    base, text = path.resolve().parent, recipe.calibrate.text
+    base, text, foreign = path.resolve().parent, recipe.calibrate.text, recipe.quantize.encodings
     text = text and _absolute(base, text, read, "calibrate.text")
+    foreign = foreign and _absolute(base, foreign, read, "quantize.encodings")
     found = recipe.model_copy(update={
         "model": _placed(base, recipe.model, read),
         "out": _absolute(base, recipe.out, read, "out").resolve(),
-        "calibrate": recipe.calibrate.model_copy(update={"text": text})})
+        "calibrate": recipe.calibrate.model_copy(update={"text": text}),
+        "quantize": recipe.quantize.model_copy(update={"encodings": foreign})})
     found._document = read
     return found
 

@@ -39,9 +39,19 @@ def test_require_is_silent_when_all_pass() -> None:
     gates.require("adapt", [Check("logits", 100, "dB", 60), Check("told", math.nan, "dB")], "")
 
 
+def test_a_gate_by_name_is_what_the_recipe_says_now() -> None:
+    asked = [Check("logits", 20, "dB", gate="quantize_db"),
+             Check("KL", 0.1, "nats", sense="at most", gate="quantize_kl"),
+             Check("ops", 0, "ops", 0, "at most"), Check("told", 5, "dB")]
+    strict = gates.judged(asked, {"quantize_db": 30.0, "quantize_kl": 0.02})
+    assert [(c.threshold, c.passed) for c in strict] == [(30, False), (0.02, False), (0, True), (None, True)]
+    loose = gates.judged(strict, {"quantize_db": None, "quantize_kl": 0.1})
+    assert [(c.threshold, c.passed) for c in loose] == [(None, True), (0.1, True), (0, True), (None, True)]
+
+
 def test_saved_verdicts_come_back_with_their_infinities(tmp_path: Path) -> None:
     checks = [Check("a", math.inf, "dB", 60.0, note="n"), Check("b", -math.inf, "dB"),
-              Check("c", 0.1, "x", 1, "at most")]
+              Check("c", 0.1, "x", 1, "at most", gate="shared_bytes")]
     gates.save(tmp_path, checks)
     assert gates.load(tmp_path) == checks
     text = (tmp_path / gates.FILE).read_text()

@@ -33,7 +33,7 @@ def test_a_failed_gate_stops_the_build_with_code_3_and_keeps_what_came_before(bu
 
 
 def test_a_changed_quantize_key_reruns_from_quantize_only(built: Built) -> None:
-    path = variant(built, "limits", gates={"quantize_kl": 0.03})
+    path = variant(built, "refined", quantize={"refine": 2})
     events: list[Event] = []
     pipeline.build(recipe.load(path), events.append)
     assert [e.stage for e in events if e.kind == "cached"] == BEFORE_QUANTIZE

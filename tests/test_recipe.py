@@ -40,13 +40,14 @@ def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monke
     elsewhere.mkdir()
     (home / "models").mkdir(parents=True)  # else `models/smollm2` would be a hub's id
     monkeypatch.chdir(elsewhere)
-    made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\n")
+    made = _load(home, MINIMAL + "calibrate: {text: text/mine.txt}\nquantize: {encodings: ../a.encodings}\n")
     assert made.model == home / "models" / "smollm2"
     assert made.out == home / "out"
     assert made.calibrate.text == home / "text" / "mine.txt"
+    assert made.quantize.encodings == tmp_path / "a.encodings"
     absolute = _load(home, MINIMAL.replace("models/smollm2", str(elsewhere / "m")))
     assert absolute.model == elsewhere / "m"
-    assert absolute.calibrate.text is None
+    assert absolute.calibrate.text is absolute.quantize.encodings is None
 
 
 def test_also_when_the_recipe_is_given_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +100,9 @@ def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
     ("{budget: {kl: 0.1}}", "quantize: budget chooses between 4 and 8 bits, and weights has 8: set weights to 4"),
     ("{exceptions: {a.*: 5}}", "quantize.exceptions.a.*: takes one of 4, 8 or 16 (got 5)"),
     ("{exceptions: [a]}", "quantize.exceptions: takes keys and values (got a list)"),
+    ("{encodings: ''}", "quantize.encodings: is empty; it takes a path"),
+    ("{encodings: a.json, reconstruct: true}", "quantize: reconstruct moves the steps of a block's weights together, "
+     "and encodings settles some: leave one of them out"),
 ])
 def test_budgets_and_exceptions_that_cannot_be(tmp_path: Path, section: str, said: str) -> None:
     assert said in _complaint(tmp_path, MINIMAL + f"quantize: {section}")
@@ -286,6 +290,16 @@ def test_a_gate_may_be_as_wide_as_one_likes(tmp_path: Path) -> None:
 def test_a_transform_twice_is_refused(tmp_path: Path) -> None:
     said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, equalize_kv, rotate]}\n")
     assert "recipe.yaml:5: quantize.transforms: 'rotate' is there twice" in said
+
+
+def test_the_quantized_models_gates_are_those_of_its_bits_unless_set(tmp_path: Path) -> None:
+    limits = _load(tmp_path, MINIMAL).limits
+    assert (limits["quantize_db"], limits["quantize_kl"], limits["quantize_flips"], limits["adapt_db"]) == (
+        30, 0.02, None, 60)
+    assert (limits["quantize_db (4 bits)"], limits["quantize_kl (4 bits)"]) == (None, 0.3)
+    said = _load(tmp_path, MINIMAL + "gates: {quantize_kl: 0.1}\n").limits
+    assert said["quantize_kl"] == said["quantize_kl (4 bits)"] == 0.1
+    assert {key for key in limits if "4 bits" not in key} == {*recipe.Gates.model_fields} - {"windows"}
 
 
 def test_scaling_channels_is_there_for_the_asking(tmp_path: Path) -> None:

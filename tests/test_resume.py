@@ -17,9 +17,9 @@ from builds import cli, command, contents, flip, leftovers, rebuilt, variant
 from tiny_build import Built
 
 import edgeforge
-from edgeforge import cache, pipeline, recipe
+from edgeforge import cache, gates, pipeline, recipe, source
 from edgeforge.build import STAMP
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, GateError
 from edgeforge.stages.plan import STAGES
 
 NAMES = [s.name for s in STAGES]
@@ -126,6 +126,48 @@ def test_another_version_of_a_tool_reruns_what_uses_it(copy: Built, monkeypatch:
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda n: "2.8.0" if n == "onnxruntime-qnn" else real(n))
     assert rebuilt(copy.recipe)["done"] == ["compile", "bundle"]
+
+
+def _keys(path: Path) -> dict[str, str]:
+    wished = recipe.load(path)
+    return {s.name: key for s, key, _ in pipeline.places(pipeline.start(wished, source.open_source(wished.model)))}
+
+
+def test_no_gate_but_the_number_of_windows_decides_what_a_stage_makes(built: Built) -> None:
+    before = _keys(built.recipe)
+    for key in recipe.Gates.model_fields:
+        value = {"windows": 3, "quantize_flips": 1}.get(key, 1.5)
+        other, behind = _keys(variant(built, "asked", gates={key: value})), [n for n in NAMES if n != "text"]
+        assert [n for n in NAMES if other[n] != before[n]] == (behind if key == "windows" else ["bundle"]), key
+
+
+def test_another_gate_is_held_against_what_was_measured(built: Built) -> None:
+    path = variant(built, "judged", gates={"quantize_db": 20, "emulator_db": 30, "adapt_db": 70})
+    assert rebuilt(path) == {"cached": NAMES[:-1], "damaged": [], "done": ["bundle"]}
+    bundle = recipe.load(path).out
+    stages = json.loads((bundle / "report.json").read_text())["stages"]
+    told = {c["name"]: c["threshold"] for s in stages for c in s["checks"]}
+    assert (told["quantize: logits"], told["adapt: decode logits"]) == (20, 70)
+    assert told["compile: decode steps through all parts, emulator against CPU"] == 30
+    assert json.loads((bundle / "edgeforge.lock.json").read_text())["inputs"]["recipe"]["gates"]["quantize_db"] == 20
+    assert rebuilt(path)["done"] == []
+
+
+@pytest.mark.parametrize(("key", "stage", "worst", "step"), [
+    ("quantize_db", "quantize", min, 0.01), ("quantize_kl", "quantize", max, -1e-6),
+    ("emulator_db", "compile", min, 0.01)])
+def test_a_gate_beyond_what_was_measured_stops_a_finished_build_at_once(
+        built: Built, key: str, stage: str, worst: Callable[..., float], step: float) -> None:
+    """Nothing is run to find out; the artifact stays, and a gate on its right side finds it."""
+    measured = worst(c.value for c in gates.load(built.artifact(stage)) if c.gate == key)
+    path, events = variant(built, "beyond", gates={key: measured + step}), []
+    with pytest.raises(GateError, match=f"gate after {stage} failed:\n  {stage}: "):
+        pipeline.build(recipe.load(path), events.append)
+    assert [(e.stage, e.kind) for e in events if e.kind != "cached"] == [(stage, "failed")]
+    done = cli("build", path)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert rebuilt(variant(built, "beyond", gates={key: measured - step}))["done"] == ["bundle"]
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(built: Built, tmp_path: Path) -> None:

@@ -7,24 +7,24 @@ Activations are unsigned and symmetric weights signed, as `quantize/assign.py` m
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from edgeforge_runtime.typed import read_json, shown
+from edgeforge_runtime.typed import shown
 
 from edgeforge.encoding import check, input_axis
 from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
-from edgeforge.export.aimet import VERSIONS, turned
+from edgeforge.export import aimet_file
+from edgeforge.export.aimet import turned
+from edgeforge.export.aimet_file import integers, width
 from edgeforge.graph import edit
 from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
 
-_DAMAGED = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
 _SHOWN = 10
 _BITS = 4, 8, 16
 Array = npt.NDArray[Any]
@@ -39,55 +39,33 @@ def read(path: Path, graph: ir.Graph) -> Table:
     """
     table, strangers = match(path, graph)
     if strangers:
-        lines = [f"\n  {name}" + (f" (the graph has {near})" if near else "") for name, near in strangers.items()]
-        more = f"\n  and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-        found = "".join(lines[:_SHOWN])
-        raise EdgeForgeError(f"{path}: {len(lines)} encodings have no value in the graph:{found}{more}",
+        values = [str(v.name) for v in roles.values(graph)]
+        near = {name: next(iter(difflib.get_close_matches(name, values, 1)), "") for name in strangers[:_SHOWN]}
+        found = "".join(f"\n  {name}" + (f" (the graph has {one})" if one else "") for name, one in near.items())
+        more = f"\n  and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
+        raise EdgeForgeError(f"{path}: {len(strangers)} encodings have no value in the graph:{found}{more}",
                              "take the encodings that belong to this graph, or rename them")
     return table
 
 
-def match(path: Path, graph: ir.Graph) -> tuple[Table, dict[str, str]]:
-    """Like read, and the names that graph does not have come back too, each with the nearest one or ""."""
+def match(path: Path, graph: ir.Graph) -> tuple[Table, list[str]]:
+    """Like read, and the names that graph does not have come back too."""
     values = {str(v.name): v for v in roles.values(graph)}
     signed = _signed(graph)
-    table, strangers = Table(), dict[str, str]()
-    for name, raw in _entries(path):
+    table, strangers = Table(), list[str]()
+    for name, raw in aimet_file.entries(path):
         value = values.get(name)
         if value is None:
-            strangers[name] = next(iter(difflib.get_close_matches(name, values, 1)), "")
+            strangers.append(name)
         elif not roles.is_bias(value):
             try:
                 found = _here(_parse(raw, value), name in signed)
                 check(found)
                 _fits(found, edit.known_dims(value))
-            except _DAMAGED as error:
-                raise EdgeForgeError(f"{path}: the encoding of {name}: {_words(error)}") from error
+            except aimet_file.DAMAGED as error:
+                raise aimet_file.damaged(path, name, error) from error
             table.set(name, found)
     return table, strangers
-
-
-def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and entry. Tools tell the layout of an entry by its keys, so one in another layout is refused."""
-    try:
-        document = read_json(path)
-        version = document["version"]
-        if version not in VERSIONS:
-            raise ValueError(f"version {shown(version)}; known: {', '.join(VERSIONS)}")
-        flat = version == "1.0.0"
-        sections = ("activation_encodings", "param_encodings") if flat else ("encodings",)
-        rows = [row for section in sections for row in document[section]]
-        for row in rows:
-            if ("bw" in row) != flat:
-                raise ValueError(f"{shown(row['name'])} is not in the layout of version {version}")
-        yield from ((str(row["name"]), row) for row in rows)
-    except (OSError, *_DAMAGED) as error:
-        raise EdgeForgeError(f"{path} holds no AIMET encodings: {_words(error)}",
-                             "AIMET writes them with sim.export(..., encoding_version=...)") from error
-
-
-def _words(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _signed(graph: ir.Graph) -> set[str]:
@@ -106,7 +84,7 @@ def _here(e: Encoding, signed: bool) -> Encoding:
 
 def _parse(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """The entry on an unsigned grid."""
-    if "FLOAT" in str(raw.get("dtype", "")) or "float" in str(raw.get("output_dtype", "")):
+    if aimet_file.is_float(raw):
         raise ValueError("it is in floating point, and every value needs an integer grid")
     return _flat(raw, value) if "bw" in raw else _nested(raw, value)
 
@@ -115,7 +93,7 @@ def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """Version 1.0.0."""
     if np.any(raw.get("zero_point_shift", 0)):
         raise ValueError("its zero point lies between two codes (zero_point_shift)")
-    kind, bits, scale, zero = raw["enc_type"], raw["bw"], _reals(raw["scale"]), -_whole(raw["offset"])
+    kind, bits, scale, zero = raw["enc_type"], width(raw["bw"]), _reals(raw["scale"]), -integers(raw["offset"])
     if kind == "PER_TENSOR":
         return Encoding(bits, False, scale.reshape(()), zero.reshape(()))
     rank, axis = len(edit.known_dims(value)), _channel(value)
@@ -126,25 +104,24 @@ def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
         return Encoding(bits, False, _unflat(scale, value, block), _unflat(zero, value, block), inputs, block)
     if kind != "LPBQ":
         raise ValueError(f"enc_type {shown(kind)} is not known")
-    whole = _unflat(_whole(raw["per_block_int_scale"]), value, block)
-    return _lpbq(raw["compressed_bw"], scale, whole, inputs, block, axis)
+    whole = _unflat(integers(raw["per_block_int_scale"]), value, block)
+    return _lpbq(width(raw["compressed_bw"]), scale, whole, inputs, block, axis)
 
 
 def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """Versions 2.0.0 and 2.1.0."""
-    dtype, rank = str(raw["output_dtype"]), len(edit.known_dims(value))
-    bits, shift = int(dtype.rpartition("int")[2]), 0 if dtype.startswith("u") else 1
+    (bits, signed), rank = aimet_file.dtype(raw), len(edit.known_dims(value))
     axis, block = raw.get("axis"), raw.get("block_size")
     axis = axis if axis is None else int(axis) % rank
     steps = raw.get("y_scale")
     if isinstance(steps, dict):
-        return _lpbq(bits, _reals(steps["x_scale"]), _whole(steps["x"]), axis, block, int(steps["axis"]) % rank)
+        return _lpbq(bits, _reals(steps["x_scale"]), integers(steps["x"]), axis, block, int(steps["axis"]) % rank)
     if "per_block_int_scale" in raw:
         scale = _reals(raw["per_channel_float_scale"])
-        return _lpbq(bits, scale.reshape(-1), _whole(raw["per_block_int_scale"]), axis, block, _channel(value))
+        return _lpbq(bits, scale.reshape(-1), integers(raw["per_block_int_scale"]), axis, block, _channel(value))
     scale = _reals(steps)
-    zero = _whole(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
-    return Encoding(bits, False, scale, zero + shift * (1 << (bits - 1)), axis, block)
+    zero = integers(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
+    return Encoding(bits, False, scale, zero + signed * (1 << (bits - 1)), axis, block)
 
 
 def _lpbq(bits: int, scale: Array, whole: Array, axis: int | None, block: int | None, channel: int) -> Encoding:
@@ -188,10 +165,3 @@ def _reals(raw: Any) -> npt.NDArray[np.float32]:
     if found.dtype.kind not in "iuf" or not found.size:
         raise ValueError(f"{shown(raw)} where scales should be")
     return found.astype(np.float32)
-
-
-def _whole(raw: Any) -> npt.NDArray[np.int64]:
-    found = np.asarray(raw)
-    if found.dtype.kind not in "iuf" or not np.array_equal(found, np.rint(found)):
-        raise ValueError(f"{shown(raw)} where whole numbers should be")
-    return found.astype(np.int64)

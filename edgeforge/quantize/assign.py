@@ -39,21 +39,57 @@ class Grids:
     operand: int = 16
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What values that are no weights may lie on, and what to call one of them."""
+
+    what: str
+    bits: int
+    symmetric: bool = False
+    signed: bool = False
+
+
+def kind(group: list[ir.Value], grids: Grids) -> Kind:
+    """The kind of grid that a group takes (see roles.groups) when it holds no weight and no bias."""
+    constants = [v for v in group if v.is_initializer()]
+    if constants and all(roles.is_gain(v) for v in constants):
+        return Kind("a norm's gain", grids.activations, symmetric=True)
+    if any(u.node.op_type == "Gather" for v in constants for u in v.uses()):
+        return Kind("an embedding table", grids.embedding)
+    if constants:
+        return Kind("a constant", grids.activations)
+    if any(past_layer(str(v.name)) for v in group if v.is_graph_input()):
+        return Kind("a cache", grids.kv, symmetric=True)
+    if any(is_operand(v) for v in group):
+        return Kind("the second operand of a product", grids.operand, symmetric=True, signed=grids.operand == 16)
+    return Kind("an activation", grids.activations)
+
+
+def fixed(group: list[ir.Value]) -> Range | None:
+    """The range that an op's nature gives to its output, where nothing else in the group decides."""
+    if any(v.is_graph_input() or v.is_initializer() or is_operand(v) for v in group):
+        return None
+    makers = {node.op_type for v in group if (node := v.producer()) is not None}
+    found = sorted(makers & set(roles.FIXED))
+    return roles.FIXED[found[0]] if found else None
+
+
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids,
-           fitted: Mapping[str, Encoding] | None = None, clipped: Mapping[str, Range] | None = None,
+           given: Mapping[str, Encoding] | None = None, clipped: Mapping[str, Range] | None = None,
            bits: Mapping[str, int] | None = None) -> Table:
     """Builds the table; every real value gets an entry, except what is computed from constants alone.
 
     Args:
         ranges: smallest and largest value seen, for graph inputs and every non-move's output.
-        fitted: grids of weights that a search has found; the others' hold their largest value.
+        given: grids that are there already: of weights that a search has found (the others' hold their largest value),
+            and of any other values, each of which its whole group takes.
         clipped: ranges of caches (by their outputs) and embedding tables that replace what was seen, headroom and all.
         bits: of weights by name, where it is not that of grids.
 
     Raises:
         EdgeForgeError: a value was never observed.
     """
-    table = Table(fitted)
+    table = Table(given)
     for group in roles.groups(graph):
         if any(roles.weight_axis(v) is not None for v in group):
             _assign_weights(table, group, bits or {}, grids.weights)
@@ -74,36 +110,27 @@ def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Rang
     constants = [v for v in group if v.is_initializer()]
     if constants and all(roles.is_bias(v) for v in constants):
         return
-    if constants and all(roles.is_gain(v) for v in constants):
-        encoding = encodings.per_tensor(*_union(group, ranges), grids.activations, symmetric=True)
-    else:
-        encoding = _grid(group, ranges, grids, clipped)
+    encoding = next((table[str(v.name)] for v in group if str(v.name) in table), None)
+    if encoding is None:
+        wanted = kind(group, grids)
+        encoding = encodings.per_tensor(*_ends(group, ranges, clipped), wanted.bits, wanted.symmetric, wanted.signed)
     for value in group:
         table.set(str(value.name), encoding)
 
 
-def _grid(group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids, clipped: Mapping[str, Range]) -> Encoding:
+def _ends(group: list[ir.Value], ranges: Mapping[str, Range], clipped: Mapping[str, Range]) -> Range:
     ends = [clipped[str(v.name)] for v in group if str(v.name) in clipped]
-    end = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else None
+    if ends:
+        return min(low for low, _ in ends), max(high for _, high in ends)
     if any(v.is_initializer() for v in group):
-        gathered = any(u.node.op_type == "Gather" for v in group if v.is_initializer() for u in v.uses())
-        bits = grids.embedding if gathered else grids.activations
         seen = _union(group, ranges)
-        return encodings.per_tensor(*end or (wider(seen) if any(v.name in ranges for v in group) else seen), bits)
+        return wider(seen) if any(v.name in ranges for v in group) else seen
     inputs = [str(v.name) for v in group if v.is_graph_input()]
-    if any(past_layer(name) for name in inputs):
-        return encodings.per_tensor(*end or wider(_union(group, ranges)), grids.kv, symmetric=True)
-    if any(is_operand(v) for v in group):
-        wide = wider(_union(group, ranges))
-        return encodings.per_tensor(*wide, grids.operand, symmetric=True, signed=grids.operand == 16)
-    makers = {node.op_type for v in group if (node := v.producer()) is not None}
+    if any(past_layer(name) for name in inputs) or any(is_operand(v) for v in group):
+        return wider(_union(group, ranges))
     if inputs:
-        seen = _union(group, ranges)
-    elif fixed := sorted(makers & set(roles.FIXED)):
-        seen = roles.FIXED[fixed[0]]
-    else:
-        seen = _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
-    return encodings.per_tensor(*seen, grids.activations)
+        return _union(group, ranges)
+    return fixed(group) or _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
 
 
 def _clipped(group: list[ir.Value], seen: Range) -> Range:

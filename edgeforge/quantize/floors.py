@@ -26,5 +26,5 @@ def raised(graph: ir.Graph, table: Table, least: float) -> Table:
             continue
         floor = np.float32(least * float(y.scale) / float(x.scale))
         if (weight.scale < floor).any():
-            entries[product.name] = replace(weight, scale=np.maximum(weight.scale, floor))
+            entries[product.name] = replace(weight, scale=np.asarray(np.maximum(weight.scale, floor)))
     return Table(entries)

@@ -53,9 +53,17 @@ class Product:
         shape = edit.known_dims(self.weight)
         return int(np.prod([int(d) for i, d in enumerate(shape) if i != self.outputs_axis]))
 
+    @property
+    def count(self) -> int:
+        """How many numbers the weight holds."""
+        return int(np.prod([int(d) for d in edit.known_dims(self.weight)]))
+
     def matrix(self) -> Tensor:
         """The weight as [inputs, outputs], float32."""
-        found = read(self.weight).float()
+        return self.flat(read(self.weight).float())
+
+    def flat(self, found: Tensor) -> Tensor:
+        """The weight's own layout as [inputs, outputs]."""
         flat = found.reshape(len(found), -1) if self.node.op_type == "Conv" else found
         return (flat.T if self.outputs_axis == 0 else flat).contiguous()
 

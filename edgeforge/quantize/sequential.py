@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
 from edgeforge.encodings import Encoding
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
-from edgeforge.quantize import importance
+from edgeforge.quantize import importance, parameters
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.reconstruct import Block, tune
 from edgeforge.quantize.walk import Sample, Stop, Sums, Walk, between
@@ -34,11 +35,13 @@ class Weight:
 
 
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], method: Method,
-             say: Callable[[str], None]) -> list[Weight]:
+             say: Callable[[str], None], held: Mapping[str, Encoding] | None = None) -> list[Weight]:
     """Replaces every product's weight by the one that its codes stand for; rounding that to nearest gives the codes.
 
     Args:
         grids: by weight name; a product without one keeps its weight.
+        held: grids that are settled, by weight name. Those weights are rounded to nearest for all that is fitted
+            behind them, and stay in the model as they are.
     """
     shares = None
     if method.importance:
@@ -49,14 +52,18 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
     for index, stop in enumerate(walk.visit()):
         say(f"weights {index + 1} of {len(walk.stops)}")
         fits.reach(stop)
+        for product in stop.products:
+            if held and product.name in held:
+                walk.replace(product, _rounded(product, held[product.name]))
+        wanted = [p for p in stop.products if p.name in grids]
+        if not wanted:
+            continue
         sums = walk.sums(stop)
         gram = Gram(sums.gram)
-        for product in stop.products:
-            grid = grids.get(product.name)
-            if grid is not None:
-                fitted = _one(product, gram, sums, grid, method)
-                walk.replace(product, fitted.reals)
-                fits.add(product, fitted, _loss(product, fitted, sums.gram))
+        for product in wanted:
+            fitted = _one(product, gram, sums, grids[product.name], method)
+            walk.replace(product, fitted.reals)
+            fits.add(product, fitted, _loss(product, fitted, sums.gram))
     # Only now: the float stream reads the model's own parameters to the end.
     for value, gain in fits.gains.items():
         value.const_value = ir.tensor(gain.numpy(), name=value.name)
@@ -105,6 +112,12 @@ class _Fits:
         weights = {p.weight: p.restored(self.made[p].reals) for p in self._open} | gains
         nodes = between(start, [v for v in stop.kept if v.producer() is not None])
         self._walk.resume(stop, nodes, self._starts, weights)
+
+
+def _rounded(product: Product, encoding: Encoding) -> torch.Tensor:
+    """The weight's nearest values on the grid, [inputs, outputs]."""
+    array = parameters.read(product.weight).numpy().astype(np.float32)
+    return product.flat(torch.from_numpy(encoding.dequantize(encoding.quantize(array))))
 
 
 @torch.no_grad()

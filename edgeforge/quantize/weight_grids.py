@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 _OUTSIDE = 8
 """least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
-
-def choose(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, Grid]:
+def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, Grid]:
     """The grid of every product's weight, by its name.
 
     Args:
         decoder: does graph make a language model's logits? Only then `head` speaks of one of its weights.
+        held: weights whose grids are settled, and that get none here.
 
     Raises:
         RecipeError: an exception names no weight.
@@ -31,7 +32,7 @@ def choose(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, Grid]
     top = head(graph) if decoder else None
     _refuse_strangers(list(roles.weights(graph)), options)
     found = {}
-    for product in products(graph):
+    for product in (p for p in products(graph) if p.name not in held):
         said = exceptions.bits(product.name, options.exceptions)
         bits = said or (options.head if product.name == top else options.weights)
         blocks = bits == 4 and options.block is not None and not unblocked(product, options.block)
@@ -46,18 +47,19 @@ def _refuse_strangers(names: list[str], options: Quantize) -> None:
                           "write the name as `table.json` spells it; * stands for any characters")
 
 
-def outside(graph: ir.Graph, options: Quantize) -> dict[str, int]:
+def outside(graph: ir.Graph, options: Quantize, held: Collection[str] = ()) -> dict[str, int]:
     """Bits of the weights that no search fits, by name: of grouped, transposed and other convolutions, and what two
-    nodes read. Each has one scale a channel, by its largest value."""
+    nodes read. Each has one scale a channel, by its largest value. held: see choose."""
     fitted = {p.name for p in products(graph)}
     return {name: exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE)
-            for name in roles.weights(graph) if name not in fitted}
+            for name in roles.weights(graph) if name not in fitted and name not in held}
 
 
-def candidates(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, Grid]:
-    """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of."""
+def candidates(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, Grid]:
+    """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of, and
+    that are not held."""
     top = head(graph) if decoder else None
-    return {name: grid for name, grid in choose(graph, options, decoder).items()
+    return {name: grid for name, grid in choose(graph, options, decoder, held).items()
             if name != top and exceptions.bits(name, options.exceptions) is None}
 
 
@@ -69,14 +71,14 @@ def unblocked(product: Product, block: int) -> str:
     return f"{product.inputs} inputs" if product.inputs % block else ""
 
 
-def left_whole(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, str]:
-    """The 4-bit weights that the recipe's block size leaves per channel, each with the reason."""
+def left_whole(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, str]:
+    """The 4-bit weights that the recipe's block size leaves per channel, each with the reason; none that are held."""
     if options.block is None:
         return {}
-    grids = choose(graph, options, decoder)
-    found = {p.name: why for p in products(graph)
-             if grids[p.name].bits == 4 and (why := unblocked(p, options.block))}
-    return found | {name: "no search fits it" for name, bits in outside(graph, options).items() if bits == 4}
+    grids = choose(graph, options, decoder, held)
+    found = {p.name: why for p in products(graph) if p.name in grids
+             and grids[p.name].bits == 4 and (why := unblocked(p, options.block))}
+    return found | {name: "no search fits it" for name, bits in outside(graph, options, held).items() if bits == 4}
 
 
 def head(graph: ir.Graph) -> str | None:

@@ -59,13 +59,13 @@ class Report:
 
 def collect(build: Build, sources: dict[str, Path], not_seen: tuple[str, ...], context: int | None) -> Report:
     """Reads every finished stage's stamp and gate; sources are in the order of the build."""
-    stages = tuple(_stage(path) for path in sources.values())
+    stages = tuple(_stage(build, path) for path in sources.values())
     return Report(build.source.name, build.chip.name, context, __version__, stages, not_seen)
 
 
-def _stage(path: Path) -> StageReport:
-    stamp = cache.read_stamp(path)
-    return StageReport(stamp["stage"], stamp["seconds"], stamp["peak_rss_mib"], tuple(gates.load(path)), stamp["tools"])
+def _stage(build: Build, path: Path) -> StageReport:
+    stamp, checks = cache.read_stamp(path), gates.judged(gates.load(path), build.recipe.limits)
+    return StageReport(stamp["stage"], stamp["seconds"], stamp["peak_rss_mib"], tuple(checks), stamp["tools"])
 
 
 def _plain(value: Any) -> Any:

@@ -11,17 +11,18 @@ import dataclasses
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from edgeforge import precision
 from edgeforge.build import Build
+from edgeforge.encoding import Encoding
 from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
 from edgeforge.graph import edit
-from edgeforge.quantize import budget, roles, sensitivity, weight_grids
+from edgeforge.quantize import budget, footprint, roles, sensitivity, weight_grids
 from edgeforge.quantize.budget import HIGH, Choice
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.grid import Grid
@@ -33,15 +34,20 @@ Make = Callable[[Build, Path], tuple[list[Check], float]]
 """Writes the artifact of build's recipe, exceptions included, into a folder; its checks, and its KL (nats)."""
 
 
-def run(build: Build, model: ir.Model, samples: Sequence[Sample], make: Make, out: Path) -> list[Check]:
-    """make's artifact in out: of the recipe as it is, or of the bits that its budget buys, with precision.json."""
+def run(build: Build, model: ir.Model, samples: Sequence[Sample], given: Mapping[str, Encoding], make: Make,
+        out: Path) -> list[Check]:
+    """make's artifact in out: of the recipe as it is, or of the bits that its budget buys, with precision.json.
+
+    given: grids by name that are settled; a budget leaves these weights alone, as it does exceptions.
+    """
     options = build.recipe.quantize
     if options.budget is None:
         return make(build, out)[0]
-    grids = weight_grids.candidates(model.graph, options, build.recipe.decoder)
-    choices = sensitivity.choices(model, samples, grids, build.recipe.decoder, build.say)
+    decoder = build.recipe.decoder
+    grids = weight_grids.candidates(model.graph, options, decoder, given)
+    choices = sensitivity.choices(model, samples, grids, decoder, build.say)
     ranking = budget.rank(choices)
-    fixed, count = _fixed(model.graph, build)
+    fixed, count = _fixed(model.graph, build, given)
     count = max(count + sum(c.count for c in choices), 1)
     bits = fixed + sum(c.stored[0] for c in choices)
     tried: dict[int, float] = {}
@@ -61,21 +67,25 @@ def raise_bits(build: Build, raised: Sequence[Choice]) -> Build:
     return dataclasses.replace(build, recipe=precision.explicit(build.recipe, [c.name for c in raised]))
 
 
-def _fixed(graph: ir.Graph, build: Build) -> tuple[int, int]:
-    """Stored bits, and how many weights, of those that exceptions decide or no search fits; the head's is nobody's
-    budget."""
+def _fixed(graph: ir.Graph, build: Build, given: Mapping[str, Encoding]) -> tuple[int, int]:
+    """Stored bits, and how many weights, of those that exceptions or given grids decide or no search fits; the head's
+    is nobody's budget."""
     options, decoder = build.recipe.quantize, build.recipe.decoder
-    free = weight_grids.candidates(graph, options, decoder)
-    fixed = {name: grid for name, grid in weight_grids.choose(graph, options, decoder).items() if name not in free}
-    if decoder:
-        fixed.pop(weight_grids.head(graph) or "", None)
-    fixed |= {name: Grid(bits) for name, bits in weight_grids.outside(graph, options).items()}
+    top = weight_grids.head(graph) if decoder else None
+    free = weight_grids.candidates(graph, options, decoder, given)
+    fixed = {name: grid for name, grid in weight_grids.choose(graph, options, decoder, given).items()
+             if name not in free and name != top}
+    fixed |= {name: Grid(bits) for name, bits in weight_grids.outside(graph, options, given).items()}
     bits = count = 0
-    for name, grid in fixed.items():
-        value = graph.initializers[name]
+    for name, value in roles.weights(graph).items():
         shape = [int(d) for d in edit.known_dims(value)]
         size, outputs = math.prod(shape), shape[roles.weight_axis(value) or 0]
-        bits += budget.stored_bits(size // outputs, outputs, grid.bits, grid.block)
+        if name in given and name != top:
+            bits += footprint.stored_bits(size, given[name])
+        elif name in fixed:
+            bits += budget.stored_bits(size // outputs, outputs, fixed[name].bits, fixed[name].block)
+        else:
+            continue
         count += size
     return bits, count
 

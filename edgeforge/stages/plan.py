@@ -18,7 +18,8 @@ _ONNX, _ORT = ("onnx", "onnx-ir", "onnxsim", "ml-dtypes", "protobuf"), ("onnxrun
 
 @dataclass(frozen=True)
 class Stage:
-    """One step. needs: stages whose artifacts it reads. keys: the recipe's part that it reads.
+    """One step. needs: stages whose artifacts it reads. keys: the recipe's part that decides
+    what it makes; gates do not, but for the report in a bundle.
     tools: distributions whose change reruns it. vendor: it calls the backend that the chip names, whose own tools
     count too. folder: where its module lies, under stages/. opens: the module that reads what the build starts from.
     whence: it writes down where that lay.
@@ -55,39 +56,34 @@ def _scaled_for(recipe: Recipe) -> Any:
 
 
 STAGES = (
-    Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
+    Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows],
           (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
-    Stage("optimize", ("adapt",), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT)),
+    Stage("optimize", ("adapt",), lambda r: [], (*_ONNX, *_ORT)),
     Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
           opens="edgeforge.checkpoint"),
     Stage("transform", ("adapt", "optimize", "text"),
-          lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db, _scaled_for(r)],
-          ("torch", *_ONNX, *_ORT)),
+          lambda r: [r.quantize.transforms, r.quantize.embedding, _scaled_for(r)], ("torch", *_ONNX, *_ORT)),
     Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT)),
-    Stage("quantize", ("adapt", "text", "transform", "calibrate"),
-          lambda r: [r.quantize, *map(r.gates.quantized, (False, True))],
+    Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
           ("torch", *_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"),
-          lambda r: [r.split, r.gates.sha_db, r.gates.split_db, r.gates.wide_db], (*_ONNX, *_ORT)),
-    Stage("compile", ("split",),
-          lambda r: [r.target, r.gates.emulator_db, r.gates.wide_db, r.gates.shared_bytes],
-          (*_ONNX, *_ORT), vendor=True),
+          lambda r: [r.split], (*_ONNX, *_ORT)),
+    Stage("compile", ("split",), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True),
     Stage("bundle", ("adapt", "optimize", "text", "transform", "calibrate", "quantize", "export", "split", "compile"),
-          lambda r: [r.target], (*_ONNX, *_ORT), vendor=True, whence=True),
+          lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True, whence=True),
 )
 """from a language model's checkpoint"""
 
 GRAPH_STAGES = (
-    Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain",
+    Stage("optimize", (), lambda r: [], (*_ONNX, *_ORT, "onnxscript"), folder="plain",
           opens="edgeforge.onnx_source"),
     Stage("calibrate", ("optimize",), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, *map(r.gates.quantized, (False, True))],
-          ("torch", *_ONNX, *_ORT), folder="plain"),
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize], ("torch", *_ONNX, *_ORT), folder="plain"),
     Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ONNX, *_ORT), vendor=True,
+    Stage("compile", ("quantize", "export"), lambda r: [], (*_ONNX, *_ORT), vendor=True,
           folder="plain"),
-    Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [],
+    Stage("bundle", ("optimize", "calibrate", "quantize", "export", "compile"), lambda r: [r.limits],
           (*_ONNX, *_ORT), vendor=True, folder="plain", whence=True),
 )
 """from a plain ONNX graph"""

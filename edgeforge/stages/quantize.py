@@ -15,20 +15,23 @@ from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram
+from edgeforge.encoding import Encoding
 from edgeforge.encodings import FILE, Table
 from edgeforge.evaluation import logits
-from edgeforge.gates import Check
+from edgeforge.gates import Check, of_bits
 from edgeforge.graph import store
 from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, sequential, weight_grids
+from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.fit import Method
-from edgeforge.stages import adapt, mixed, reading
+from edgeforge.stages import adapt, foreign, mixed, reading
 from edgeforge.stages.calibrate import load_ranges
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
 
 
+_MASK = "attention_mask"
 FLOAT = "float"
 """the float model that belongs to the table: rounding its weights to nearest gives the QDQ model's codes"""
 
@@ -42,32 +45,36 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     histograms = histogram.load(sources["calibrate"])
     samples = reading.samples(source, artifact.load_decoder(source), sources["text"])
 
+    options = build.recipe.quantize
+    bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
+    clipped = clip.clipped(model.graph, histograms, options)
+    given = foreign.given(build, model.graph, bits, {_MASK: ranges[_MASK]})
+
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
-        options = build.recipe.quantize
-        bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-        clipped = clip.clipped(model.graph, histograms, options)
-        checks = fit(build, model.clone(), samples, ranges, bits, folder, clipped)
+        checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
         four = footprint.four_bits(model.graph, Table.load(folder / FILE))
-        return checks + _gate(build, found, four), found.all.kl
+        return checks + _gate(found, four), found.all.kl
 
-    return mixed.run(build, model, samples, make, out)
+    return mixed.run(build, model, samples, given.table, make, out)
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
+        bits: assign.Grids, out: Path, given: Given, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled.
+    clipped: see `assign`.
+    """
     options = build.recipe.quantize
-    decoder = build.recipe.decoder
+    decoder, held = build.recipe.decoder, given.table
     method = quality.method(options, decoder)
-    whole = weight_grids.left_whole(model.graph, options, decoder)
     unknown = torch_ops.unsupported(model.graph)
-    chosen, outside = weight_grids.choose(model.graph, options, decoder), weight_grids.outside(model.graph, options)
-    weights = [] if unknown else sequential.quantize(
-        model, samples, chosen, method, build.say)
-    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped,
+    chosen = weight_grids.choose(model.graph, options, decoder, held)
+    outside = weight_grids.outside(model.graph, options, held)
+    weights = [] if unknown or not chosen else sequential.quantize(
+        model, samples, chosen, method, build.say, held)
+    table = assign.assign(model.graph, ranges, bits, dict(held) | {w.name: w.encoding for w in weights}, clipped,
                           outside | {name: grid.bits for name, grid in chosen.items()})
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
@@ -75,8 +82,10 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
     stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
-    return [*_weight_checks(weights, unknown, outside), stored, *_tuned_checks(weights, method),
-            *_block_checks(table, options.block, whole)]
+    whole = weight_grids.left_whole(model.graph, options, decoder, held)
+    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unknown, outside), stored,
+            *_tuned_checks(weights, method),
+            *_block_checks([w.encoding for w in weights], options.block if chosen else None, whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside: Mapping[str, int]) -> list[Check]:
@@ -101,11 +110,11 @@ def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[
                   note="; ".join(said))]
 
 
-def _block_checks(table: Table, block: int | None, whole: Mapping[str, str]) -> list[Check]:
+def _block_checks(fitted: list[Encoding], block: int | None, whole: Mapping[str, str]) -> list[Check]:
     """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
     if block is None:
         return []
-    count = sum(encoding.block_scale is not None for encoding in table.values())
+    count = sum(encoding.block_scale is not None for encoding in fitted)
     return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
             Check("quantize: weights left per channel", len(whole), "weights",
                   note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
@@ -118,7 +127,7 @@ def grids(table: Table, names: list[str]) -> dict[str, Grid]:
 
 def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """The mask's grid ends exactly at `masked` and 0 (code 65535 = attend, as Genie writes it)."""
-    return ranges | {"attention_mask": (build.profile.masked, 0.0)}
+    return ranges | {_MASK: (build.profile.masked, 0.0)}
 
 
 def _save_manifest(build: Build, source: Path, out: Path) -> None:
@@ -134,20 +143,19 @@ def _measure(build: Build, out: Path, reference: Path) -> logits.Measured:
         return logits.measure(session, reference)
 
 
-def _gate(build: Build, found: logits.Measured, four_bits: bool) -> list[Check]:
-    limits = build.recipe.gates.quantized(four_bits)
+def _gate(found: logits.Measured, four: bool) -> list[Check]:
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:
         note = "judge by task: KL and perplexity say more than dB here"
     return [
-        Check("quantize: logits", stats.sqnr, "dB", limits.db, note=note),
-        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", limits.centred_db),
+        Check("quantize: logits", stats.sqnr, "dB", note=note, gate=of_bits("quantize_db", four)),
+        Check("quantize: logits, mean-centred", stats.centred_sqnr, "dB", gate=of_bits("quantize_centred_db", four)),
         Check("quantize: decode logits", found.decode.sqnr, "dB"),
         Check("quantize: worst token", stats.worst_token_sqnr, "dB", note=f"row {stats.worst_token}"),
-        Check("quantize: KL", stats.kl, "nats", limits.kl, "at most"),
-        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", limits.ppl, "at most",
-              f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}"),
-        Check("quantize: top-1 flips", stats.flips, "of tokens", limits.flips, "at most"),
+        Check("quantize: KL", stats.kl, "nats", sense="at most", gate=of_bits("quantize_kl", four)),
+        Check("quantize: perplexity ratio", stats.ppl_ratio, "x", sense="at most",
+              note=f"{stats.ppl_reference:.3f} -> {stats.ppl:.3f}", gate=of_bits("quantize_ppl", four)),
+        Check("quantize: top-1 flips", stats.flips, "of tokens", sense="at most", gate=of_bits("quantize_flips", four)),
         Check("quantize: finite", float(math.isfinite(stats.ppl)), "", 1),
     ]

@@ -47,7 +47,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         RequantizeEmbedding()(model)
     store.save(model, out)
     reference = sources["adapt"] / adapt.REFERENCE
-    return checks + adapt.gate(build, out, reference, "transform", build.recipe.gates.optimize_db)
+    return checks + adapt.gate(build, out, reference, "transform", "optimize_db")
 
 
 class _Seen:

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import foreign
 import mutate
 import numpy as np
 
@@ -379,6 +380,7 @@ KINDS = {kind.name: kind for kind in (
     Kind("recipe", _recipes, _damage_recipe, _read_recipe, 30),
     Kind("table", lambda: {"table.json": json.dumps(_TABLE).encode()}, lambda r, b: _one(r, b, json=_json),
          _read_table, 20),
+    Kind("foreign", foreign.files, lambda r, b: _one(r, b, json=_json), foreign.read, 12),
     Kind("bundle", _bundle, _damage_bundle, _read_bundle, 12),
     Kind("vectors", _bundle, lambda r, b: _one(r, b, npz=mutate.binary, json=_json), _read_npz, 5),
     Kind("lock", _locked, lambda r, b: _one(r, b, json=_json), _read_lock, 6),

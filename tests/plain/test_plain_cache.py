@@ -11,7 +11,7 @@ from builds import contents, flip, leftovers, rebuilt
 from edgeforge_runtime.plain import PlainManifest
 
 from edgeforge import cache, lock, pipeline, recipe
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, GateError
 from edgeforge.pipeline import Event
 from edgeforge.stages.plan import GRAPH_STAGES
 
@@ -43,6 +43,23 @@ def test_damage_that_another_build_mends_at_this_moment_is_mended_once(
     mine = rebuilt(copied_cnn)
     assert (others[0]["damaged"], others[0]["done"]) == (["optimize"], ["optimize", "quantize", "bundle"])
     assert (mine["damaged"], mine["done"]) == ([], [])
+
+
+def test_a_stage_that_fell_short_is_run_again_once_its_gate_lets_it(copied_cnn: Path) -> None:
+    """A failed stage is never kept as finished."""
+    text = copied_cnn.read_text(encoding="utf-8")
+    copied_cnn.write_text(text + "quantize: {rounding: nearest}\ngates: {quantize_db: 149}\n", encoding="utf-8")
+    for _ in range(2):
+        events: list[Event] = []
+        with pytest.raises(GateError, match="gate after quantize failed"):
+            pipeline.build(recipe.load(copied_cnn), events.append)
+        assert [(e.stage, e.kind) for e in events if e.kind in ("started", "failed")] == [
+            ("quantize", "started"), ("quantize", "failed")]
+    copied_cnn.write_text(text + "quantize: {rounding: nearest}\ngates: {quantize_db: 20}\n", encoding="utf-8")
+    assert rebuilt(copied_cnn)["done"] == ["quantize", "export", "compile", "bundle"]
+    copied_cnn.write_text(text + "quantize: {rounding: nearest}\ngates: {quantize_db: 149}\n", encoding="utf-8")
+    with pytest.raises(GateError, match="gate after quantize failed"):
+        pipeline.build(recipe.load(copied_cnn), lambda event: None)
 
 
 def renamed(path: Path, onnx: Path, out: str = "bundle") -> Path:

@@ -141,11 +141,11 @@ def _structure(build: Build, device: CompiledPart, twin: CompiledPart, models: M
                 note=f"peak {device.peak_rss_bytes / 2**30:.2f} GiB")
     if report.sharing is None and build.chip.weight_sharing:
         yield Check(f"compile: {device.name} weights, both graphs over the larger one", math.inf, "x",
-                    build.recipe.gates.shared_bytes, "at most", "no shared weights were read back")
+                    sense="at most", note="no shared weights were read back", gate="shared_bytes")
     if report.sharing is not None:
         yield Check(f"compile: {device.name} weights, both graphs over the larger one", report.sharing.ratio, "x",
-                    build.recipe.gates.shared_bytes, "at most",
-                    f"{report.sharing.device_weights:,} of {report.sharing.all_graphs:,} bytes unshared")
+                    sense="at most", gate="shared_bytes",
+                    note=f"{report.sharing.device_weights:,} of {report.sharing.all_graphs:,} bytes unshared")
 
 
 def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequence[CompiledPart],
@@ -161,18 +161,17 @@ def _numbers(build: Build, split: Path, graphs: Sequence[Graph], device: Sequenc
     for part in twin:
         for label, compiled in zip(_labels(split), part.graphs, strict=True):
             if compiled.outputs is not None:
-                yield _against_cpu(build, table, split / _VECTORS / label / compiled.name, compiled.outputs)
+                yield _against_cpu(table, split / _VECTORS / label / compiled.name, compiled.outputs)
     yield from _decode(build, split, graphs[-1], twin, table)
 
 
-def _against_cpu(build: Build, table: Table, vectors: Path, outputs: Path) -> Check:
+def _against_cpu(table: Table, vectors: Path, outputs: Path) -> Check:
     """One recorded call of one graph, as the process that compiled it ran it."""
     expected = record.load_arrays(vectors / record.OUTPUTS)
     deep = any(name.startswith("past_") for name in expected)
-    limits = build.recipe.gates
     return Check(f"compile: {vectors.name} emulator against CPU",
                  _worst(table, expected, record.load_arrays(outputs)), "dB",
-                 limits.wide_db if deep else limits.emulator_db)
+                 gate="wide_db" if deep else "emulator_db")
 
 
 def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart], table: Table) -> Iterator[Check]:
@@ -200,8 +199,8 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
         apart = sqnr_db(reals[0][step], reals[1][step])
         yield Check(f"compile: decode call {label}, emulator against CPU", apart, "dB")
     yield Check("compile: decode steps through all parts, emulator against CPU",
-                sqnr_db(np.stack(reals[0]), np.stack(reals[1])), "dB", build.recipe.gates.emulator_db,
-                note="; ".join(notes))
+                sqnr_db(np.stack(reals[0]), np.stack(reals[1])), "dB",
+                note="; ".join(notes), gate="emulator_db")
     step_s = (time.perf_counter() - begun) / len(labels)
     both_s = sum(p.run_seconds for p in twin)
     yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")

@@ -31,6 +31,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     """Everything that stands against this recipe on this chip, as far as it can be known."""
     yield from _toolchain()
     yield from _formats(facts)
+    yield from _foreign(facts)
     yield from _graphs(facts)
     if facts.folder is not None and (facts.folder / _CONFIGS[0]).is_file():
         yield from _genie(facts, facts.folder)
@@ -89,6 +90,31 @@ def _formats(facts: Facts) -> Iterator[Finding]:
         yield Finding("warning", recipe.where("target.chip"),
                       f"Hexagon v{chip.dsp_arch} does not share weights: each device binary holds them twice, "
                       f"{2 * facts.estimate.weights >> 20} MiB in all", "a chip with Hexagon v73 or later shares them")
+
+
+def _foreign(facts: Facts) -> Iterator[Finding]:
+    """Grids of quantize.encodings that this chip or the compiler does not have. 32 bits are a bias's: they are not
+    read."""
+    chip, takes = facts.chip, facts.chip.hexagon.weight_bits
+    name = f"{chip.name} (Hexagon v{chip.dsp_arch})"
+    newer = "set target.chip to a chip with Hexagon v73 or later"
+    blocks = [g.name for g in facts.foreign if "blocks" in g.scales]
+    narrow = [g.name for g in facts.foreign if g.bits not in (*takes, 32)]
+    floats = [g.name for g in facts.foreign if g.scales == "float blocks"]
+    shifted = [g.name for g in facts.foreign if not g.symmetric and (g.scales == "channel" or g.bits == 4)]
+    for names, what, change in (
+            (narrow, f"have other bits than {name} takes: {' or '.join(map(str, takes))}",
+             f"export them with {takes[0]} bits" + ("" if 4 in takes else f", or {newer}")),
+            ([] if chip.hexagon.block_weights else blocks, f"are in blocks; {name} has one scale an output channel",
+             f"export them per channel, or {newer}"),
+            (floats if chip.hexagon.block_weights else [], "are in blocks with float scales, which run in float",
+             "export LPBQ: its blocks have whole-number scales"),
+            (shifted, "are asymmetric with 4 bits or a scale a channel, which the compiler refuses",
+             "export weights symmetric")):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            yield Finding("recipe", facts.recipe.where("quantize.encodings"), f"{', '.join(names[:3])}{more} {what}",
+                          change)
 
 
 def _graphs(facts: Facts) -> Iterator[Finding]:

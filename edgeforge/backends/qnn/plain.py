@@ -74,7 +74,7 @@ def _numbers(build: Build, part: CompiledPart, table: Table, calls: list[Path]) 
                    process.allowance(build.recipe.compile.memory_mb))
     for name in expected[0]:
         reals = [np.stack([_real(table, name, one[name]) for one in side]) for side in (expected, made)]
-        yield Check(f"compile: {name}, emulator against CPU", sqnr_db(*reals), "dB", build.recipe.gates.emulator_db)
+        yield Check(f"compile: {name}, emulator against CPU", sqnr_db(*reals), "dB", gate="emulator_db")
     yield Check("compile: emulator, a sample", part.run_seconds, "s", note="on this machine's CPU, never a device time")
 
 

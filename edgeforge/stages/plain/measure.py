@@ -77,14 +77,13 @@ def outputs(build: Build, folder: Path) -> Arrays:
     return {name: np.stack([m[name] for m in made]) for name in made[0]}
 
 
-def gate(build: Build, folder: Path, reference: Path, stage: str,
-         threshold: float | None) -> list[Check]:
-    """One figure for each output: all evaluation samples together, and the worst one."""
+def gate(build: Build, folder: Path, reference: Path, stage: str, limit: str) -> list[Check]:
+    """One figure for each output: all evaluation samples together, and the worst one. limit: the gate."""
     build.say("measuring against the original graph")
     expected, made = record.load_arrays(reference / REFERENCE), outputs(build, folder)
     checks = []
     for name, truth in expected.items():
         worst = min((sqnr_db(a, b), i) for i, (a, b) in enumerate(zip(truth, made[name], strict=True)))
-        checks.append(Check(f"{stage}: {name}", sqnr_db(truth, made[name]), "dB", threshold,
+        checks.append(Check(f"{stage}: {name}", sqnr_db(truth, made[name]), "dB", gate=limit,
                             note=f"worst of {len(truth)} samples: {worst[0]:.1f} dB, number {worst[1]}"))
     return checks

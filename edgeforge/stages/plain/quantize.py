@@ -9,12 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from edgeforge import gates
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.quantize import assign, footprint
-from edgeforge.stages import mixed
+from edgeforge.stages import foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
 from edgeforge.stages.quantize import fit
@@ -28,14 +29,16 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     bits = assign.Grids(options.weights, options.activations, embedding=options.activations)
     samples = [{name: torch.from_numpy(np.array(array)) for name, array in feeds.items()}
                for feeds in build.onnx.samples.calibration]
+    given = foreign.given(build, model.graph, bits, {})
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
-        checks = fit(build, model.clone(), samples, ranges, bits, folder)
+        checks = fit(build, model.clone(), samples, ranges, bits, folder, given)
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
-        limit = build.recipe.gates.quantized(footprint.four_bits(model.graph, Table.load(folder / FILE))).db
+        four = footprint.four_bits(model.graph, Table.load(folder / FILE))
+        limit = gates.of_bits("quantize_db", four)
         return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
 
-    return mixed.run(build, model, samples, make, out)
+    return mixed.run(build, model, samples, given.table, make, out)
 
 
 def _unseen_inputs(graph: ir.Graph, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
