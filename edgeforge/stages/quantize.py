@@ -11,12 +11,13 @@ import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact, torch_ops
+from edgeforge import artifact
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram
 from edgeforge.encoding import Encoding
 from edgeforge.encodings import FILE, Table
+from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check, of_bits
 from edgeforge.graph import store
@@ -69,11 +70,13 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     options = build.recipe.quantize
     decoder, held = build.recipe.decoder, given.table
     method = quality.method(options, decoder)
-    unknown = torch_ops.unsupported(model.graph)
     chosen = weight_grids.choose(model.graph, options, decoder, held)
     outside = weight_grids.outside(model.graph, options, held)
-    weights = [] if unknown or not chosen else sequential.quantize(
-        model, samples, chosen, method, build.say, held)
+    weights, unsearched = list[sequential.Weight](), ""
+    try:
+        weights = sequential.quantize(model, samples, chosen, method, build.say, held) if chosen else []
+    except UnsupportedError as error:  # of an op on the way: the model is as it was
+        unsearched = error.message
     table = assign.assign(model.graph, ranges, bits, dict(held) | {w.name: w.encoding for w in weights}, clipped,
                           outside | {name: grid.bits for name, grid in chosen.items()})
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
@@ -83,15 +86,15 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
     stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
     whole = weight_grids.left_whole(model.graph, options, decoder, held)
-    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unknown, outside), stored,
+    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside), stored,
             *_tuned_checks(weights, method),
             *_block_checks([w.encoding for w in weights], options.block if chosen else None, whole)]
 
 
-def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside: Mapping[str, int]) -> list[Check]:
-    """How far the worst weight's outputs are, and which weights no search fits."""
+def _weight_checks(weights: list[sequential.Weight], unsearched: str, outside: Mapping[str, int]) -> list[Check]:
+    """How far the worst weight's outputs are, and which weights no search fits; unsearched: why none does."""
     worst = max(weights, key=lambda w: w.loss, default=None)
-    note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
+    note = f"no search, each weight's largest value sets its scale: {unsearched}" if unsearched else ""
     if worst is not None:
         note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
     listed = "by their largest value: " + ", ".join(f"{name} {bits} bits" for name, bits in outside.items())

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact, torch_ops
+from edgeforge import artifact
 from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
@@ -112,13 +112,14 @@ def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen
 def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sample]) -> list[Check]:
     """Equivalent scaling, after all others: it looks at what they made."""
     name, options = "transform: channels scaled", build.recipe.quantize
-    if unknown := torch_ops.unsupported(model.graph):
-        return [Check(name, 0, "groups", note=f"skipped: {', '.join(unknown)} cannot be evaluated")]
     # A budget's recipe and the explicit one that it writes have to transform alike: single weights' bits don't count.
     # They would hardly matter, for all errors of rounding grow alike with the step.
     grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True)
     values = "equalize_kv" not in options.transforms
-    scaled, left = scale_channels.scale(model, decoder, samples, grids, values, build.say)
+    try:
+        scaled, left = scale_channels.scale(model, decoder, samples, grids, values, build.say)
+    except UnsupportedError as error:  # of an op on the way: nothing is changed yet
+        return [Check(name, 0, "groups", note=_skip(error.message))]
     return [Check(name, len(scaled), "groups", note="; ".join([*_won(scaled), *_left(left)]))]
 
 

@@ -46,13 +46,8 @@ def evaluate(node: ir.Node, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """
     if not _known(node):
         raise UnsupportedError(f"{node.outputs[0].name}: op {_name(node)} is not evaluated in torch",
-                               "export the model without it, or quantize by a method that needs no layer outputs")
+                               "export the model without it")
     return OPS[node.op_type](node, inputs)
-
-
-def unsupported(graph: ir.Graph) -> list[str]:
-    """Op types in graph that evaluate lacks, each once, sorted. Modes of an operator are told by evaluate alone."""
-    return sorted({_name(node) for node in graph if not _known(node)})
 
 
 def _known(node: ir.Node) -> bool:
