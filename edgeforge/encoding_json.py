@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from edgeforge_runtime.typed import shown
 
-from edgeforge.grid import Encoding, check
+from edgeforge.encoding import Encoding, Ints, check
 
 
 def dump(e: Encoding) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def parse(raw: Any) -> Encoding:
         raise ValueError(f"signed is {shown(signed)}")
     places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}
     block = _integer(raw["block"], 1, 1 << 20) if raw.get("block") is not None else None
-    blocks = _numbers(raw["block_scale"]).astype(np.int64) if raw.get("block_scale") is not None else None
-    made = Encoding(bits, signed, scale, _numbers(raw["zero_point"]).astype(np.int64), block=block, block_scale=blocks,
+    blocks = _whole(raw["block_scale"]) if raw.get("block_scale") is not None else None
+    made = Encoding(bits, signed, scale, _whole(raw["zero_point"]), block=block, block_scale=blocks,
                     **places)
     check(made)
     return made
@@ -44,6 +44,13 @@ def _numbers(raw: Any) -> npt.NDArray[Any]:
     if found.dtype.kind not in "iuf" or not found.size:
         raise ValueError(f"{shown(raw)} where numbers should be")
     return found
+
+
+def _whole(raw: Any) -> Ints:
+    found = _numbers(raw)
+    if not np.array_equal(found, np.rint(found)):
+        raise ValueError(f"{shown(raw)} where whole numbers should be")
+    return found.astype(np.int64)
 
 
 def _integer(raw: Any, low: int, high: int) -> int:

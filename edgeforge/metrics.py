@@ -31,12 +31,6 @@ def sqnr_db(reference: Array, actual: Array) -> float:
     return _ratio_db(float(np.square(ref).sum()), float(np.square(noise).sum()))
 
 
-def centred_sqnr_db(reference: Array, actual: Array) -> float:
-    """SQNR of logits after subtracting each row's mean: softmax does not see a constant offset."""
-    ref, act = np.asarray(reference, np.float64), np.asarray(actual, np.float64)
-    return sqnr_db(ref - ref.mean(-1, keepdims=True), act - act.mean(-1, keepdims=True))
-
-
 def worst_row_sqnr_db(reference: Array, actual: Array) -> tuple[float, int]:
     """Lowest SQNR over the rows of the last axis and the flat index of that row."""
     ref = np.asarray(reference, np.float64).reshape(-1, reference.shape[-1])

@@ -111,7 +111,8 @@ class Quantize(_Section):
     """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
     `reconstruct` replace what it says."""
     weights: Literal[4, 8, 16] = 8
-    """Bits of a weight."""
+    """Bits of a weight. What no search fits (grouped and transposed convolutions, a weight that two nodes read) takes 8
+    at least, unless `exceptions` names it, and is reported."""
     block: Literal[16, 32, 64] | None = None
     """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ); unset: one
     scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
@@ -144,11 +145,11 @@ class Quantize(_Section):
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
     reconstruct: bool | None = None
     """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
-    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers"], ...] = (
+    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"], ...] = (
         "rotate", "equalize_kv", "split_outliers")
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
-    grid, `split_outliers` writes an MLP's massive channel as several small ones. They are applied in this
-    order, whatever the order here."""
+    grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
+    round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:
@@ -163,6 +164,13 @@ class Quantize(_Section):
             raise ValueError(f"budget chooses between 4 and 8 bits, and weights has {self.weights}: set weights to 4, "
                              "or leave budget out")
         return self
+
+    @property
+    def four_bits(self) -> str:
+        """The key that gives weights 4 bits; empty when none does."""
+        if 4 in self.exceptions.values():
+            return "exceptions"
+        return "weights" if self.weights == 4 and "*" not in self.exceptions else ""
 
     @field_validator("transforms")
     @classmethod
@@ -189,7 +197,8 @@ class Compile(_Section):
 
 
 class Gates(_Section):
-    """What a stage may lose before the build stops. dB of logits, nats per token, ratios."""
+    """What a stage may lose before the build stops. dB of logits, nats per token, ratios. Limits for 4-bit weights hold
+    where more than a twentieth of all weights have 4 bits."""
 
     windows: int = Field(2, ge=1)
     """Evaluation windows of `context` tokens each, disjoint from calibration text."""
@@ -219,9 +228,9 @@ class Gates(_Section):
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most."""
 
-    def quantized(self, weights: int) -> QuantizedLimits:
-        """What a model with weights of that many bits may lose: what is set here, else what suits the bits."""
-        usual = _FOUR_BITS if weights == 4 else _MORE_BITS
+    def quantized(self, four_bits: bool) -> QuantizedLimits:
+        """What a model may lose, of weights with 4 bits or with more: what is set here, else what suits the bits."""
+        usual = _FOUR_BITS if four_bits else _MORE_BITS
         said = {key: value for key in QuantizedLimits._fields
                 if (value := getattr(self, f"quantize_{key}")) is not None}
         return usual._replace(**said)
@@ -251,7 +260,7 @@ class OnnxModel(_Section):
 
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
-    "quantize": ("kv", "ranges", "embedding", "transforms"), "split": ("part_bytes",),
+    "quantize": ("head", "kv", "ranges", "embedding", "importance", "transforms"), "split": ("part_bytes",),
     "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
               "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
@@ -284,10 +293,15 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _four_bits_of_a_graph(self) -> Recipe:
-        if isinstance(self.model, OnnxModel) and self.quantize.weights == 4 and self.gates.quantize_db is None:
-            raise ValueError("quantize.weights: 4 bits cost a plain graph, a vision encoder above all, more than "
-                             "they save; take 8, or say in gates.quantize_db what may be lost")
+        if isinstance(self.model, OnnxModel) and self.quantize.four_bits and self.gates.quantize_db is None:
+            raise ValueError(f"quantize.{self.quantize.four_bits}: 4 bits cost a plain graph, a vision encoder above "
+                             "all, more than they save; take 8, or say in gates.quantize_db what may be lost")
         return self
+
+    @property
+    def decoder(self) -> bool:
+        """Is it a language model that is built, and no plain graph?"""
+        return not isinstance(self.model, OnnxModel)
 
     @property
     def file(self) -> Path:

@@ -128,6 +128,14 @@ def test_4_bit_weights_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path
     assert report.exit_code == 2
 
 
+def test_a_4_bit_head_on_an_old_chip_is_refused_too(tmp_path: Path) -> None:
+    report = check.examine(_recipe(tmp_path, target={"chip": "snapdragon-8-gen-1"}, quantize={"head": 4}))
+    assert _said(report.findings) == [
+        f"{tmp_path}/r.yaml:6: quantize.head: 4-bit weights beside 16-bit activations; snapdragon-8-gen-1 "
+        "(Hexagon v69) takes 8 or 16, v73 and later take 4 too"]
+    assert not _said(limits.check(_facts(_recipe(tmp_path, quantize={"head": 4}))))
+
+
 @pytest.mark.parametrize("chip", ["snapdragon-888", "snapdragon-8-gen-1"])
 def test_blocks_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path: Path, chip: str) -> None:
     """C37."""

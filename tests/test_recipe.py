@@ -286,3 +286,12 @@ def test_a_gate_may_be_as_wide_as_one_likes(tmp_path: Path) -> None:
 def test_a_transform_twice_is_refused(tmp_path: Path) -> None:
     said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, equalize_kv, rotate]}\n")
     assert "recipe.yaml:5: quantize.transforms: 'rotate' is there twice" in said
+
+
+def test_scaling_channels_is_there_for_the_asking(tmp_path: Path) -> None:
+    assert "scale_channels" not in _load(tmp_path, MINIMAL).quantize.transforms
+    asked = _load(tmp_path, MINIMAL + "quantize: {transforms: [scale_channels, rotate]}\n")
+    assert asked.quantize.transforms == ("scale_channels", "rotate")
+    said = _complaint(tmp_path, MINIMAL + "quantize: {transforms: [rotate, scale_chanels]}\n")
+    assert "recipe.yaml:5: quantize.transforms" in said
+    assert "scale_channels" in said

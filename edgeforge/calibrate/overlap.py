@@ -1,10 +1,9 @@
-"""Text that stands in two places: found by token ids, or by hashes of runs of words."""
+"""Text that stands in two places: found by hashes of runs of words."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
 RUN_WORDS = 13
 """so many words in a row are no coincidence (GPT-3, arXiv 2005.14165, appendix C, takes the same)"""
 Hashes = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A stretch of tokens that also stands elsewhere: `a[window][start : start + length]`."""
-
-    window: int
-    start: int
-    length: int
 
 
 def hashes(tokenizer: PreTrainedTokenizerBase, window: Window, frame: Frame) -> Hashes:
@@ -70,33 +60,3 @@ class Known:
                 self.repeats += 1
             else:
                 yield window
-
-
-def overlap(
-    a: Sequence[Window], b: Iterable[Window], tokenizer: PreTrainedTokenizerBase | None = None, n: int = 32
-) -> list[Run]:
-    """Where `a` repeats `n` or more consecutive tokens of `b`: the longest such runs, in `a`'s order.
-
-    With a tokenizer, what its chat template writes doesn't count: runs stop at its special ids, and the words
-    that it puts before the first user turn (a system prompt) are left out.
-    """
-    frame = Frame.of(tokenizer) if tokenizer is not None else Frame()
-    known = {piece[i: i + n].tobytes() for w in b for _, piece in frame.pieces(w) for i in _starts(piece, n)}
-    runs: list[Run] = []
-    for index, window in enumerate(a):
-        for offset, piece in frame.pieces(window):
-            end = -1
-            for i in _starts(piece, n):
-                if piece[i: i + n].tobytes() not in known:
-                    continue
-                if i <= end:
-                    last = runs.pop()
-                    runs.append(Run(index, last.start, offset + i + n - last.start))
-                else:
-                    runs.append(Run(index, offset + i, n))
-                end = i + 1
-    return runs
-
-
-def _starts(piece: Window, n: int) -> range:
-    return range(len(piece) - n + 1)

@@ -74,10 +74,10 @@ def calibration_windows(
 
 
 def evaluation_windows(
-    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int, source: Path | None = None
+    tokenizer: PreTrainedTokenizerBase, tokens_per_window: int, windows: int
 ) -> list[tuple[Domain, Window]]:
-    """Token ids to measure with: as `calibration_windows`, and no paragraph in common with it."""
-    return _windows(tokenizer, tokens_per_window, windows, source, "evaluation")
+    """Token ids to measure with: as `calibration_windows` of the default text, and no paragraph in common with it."""
+    return _windows(tokenizer, tokens_per_window, windows, None, "evaluation")
 
 
 def gate_windows(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> list[Window]:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.typed import read_json, shown
 
-from edgeforge import grid
-from edgeforge.encodings import Encoding, Table, input_axis
+from edgeforge.encoding import check, input_axis
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export.aimet import VERSIONS, turned
 from edgeforge.graph import edit
@@ -26,6 +26,7 @@ from edgeforge.quantize import roles
 
 _DAMAGED = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
 _SHOWN = 10
+_BITS = 4, 8, 16
 Array = npt.NDArray[Any]
 
 
@@ -58,7 +59,7 @@ def match(path: Path, graph: ir.Graph) -> tuple[Table, dict[str, str]]:
         elif not roles.is_bias(value):
             try:
                 found = _here(_parse(raw, value), name in signed)
-                grid.check(found)
+                check(found)
                 _fits(found, edit.known_dims(value))
             except _DAMAGED as error:
                 raise EdgeForgeError(f"{path}: the encoding of {name}: {_words(error)}") from error
@@ -169,7 +170,9 @@ def _unflat(numbers: Array, value: ir.Value, block: int) -> Array:
 
 
 def _fits(e: Encoding, shape: list[edit.Dim]) -> None:
-    """Its arrays must have the size of the value's axes."""
+    """A graph can print its codes, and its arrays must have the size of the value's axes."""
+    if e.bits not in _BITS:
+        raise ValueError(f"codes of {e.bits} bits; a graph holds {', '.join(map(str, _BITS))}")
     blocked = e.scale if e.block_scale is None else e.block_scale
     wanted: list[edit.Dim] = [] if e.axis is None else [shape[e.axis]]
     if e.axis is not None and e.block is not None:

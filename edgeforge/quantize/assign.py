@@ -15,6 +15,7 @@ from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
+from edgeforge.quantize.weights.grid import per_channel
 
 Range = tuple[float, float]
 
@@ -39,33 +40,38 @@ class Grids:
 
 
 def assign(graph: ir.Graph, ranges: Mapping[str, Range], grids: Grids,
-           fitted: Mapping[str, Encoding] | None = None, clipped: Mapping[str, Range] | None = None) -> Table:
+           fitted: Mapping[str, Encoding] | None = None, clipped: Mapping[str, Range] | None = None,
+           bits: Mapping[str, int] | None = None) -> Table:
     """Builds the table; every real value gets an entry, except what is computed from constants alone.
 
     Args:
         ranges: smallest and largest value seen, for graph inputs and every non-move's output.
         fitted: grids of weights that a search has found; the others' hold their largest value.
         clipped: ranges of caches (by their outputs) and embedding tables that replace what was seen, headroom and all.
+        bits: of weights by name, where it is not that of grids.
 
     Raises:
         EdgeForgeError: a value was never observed.
     """
     table = Table(fitted)
     for group in roles.groups(graph):
-        _assign_group(table, group, ranges, grids, clipped or {})
+        if any(roles.weight_axis(v) is not None for v in group):
+            _assign_weights(table, group, bits or {}, grids.weights)
+        else:
+            _assign_group(table, group, ranges, grids, clipped or {})
     return table
+
+
+def _assign_weights(table: Table, group: list[ir.Value], bits: Mapping[str, int], usual: int) -> None:
+    for value in group:
+        name, axis, array = str(value.name), roles.weight_axis(value), edit.constant(value)
+        if axis is not None and array is not None and name not in table:
+            table.set(name, per_channel(reals(array), axis, bits.get(name, usual)))
 
 
 def _assign_group(table: Table, group: list[ir.Value], ranges: Mapping[str, Range], grids: Grids,
                   clipped: Mapping[str, Range]) -> None:
     constants = [v for v in group if v.is_initializer()]
-    axes = {v: roles.weight_axis(v) for v in constants}
-    if any(axis is not None for axis in axes.values()):
-        for value, axis in axes.items():
-            array = edit.constant(value)
-            if axis is not None and array is not None and str(value.name) not in table:
-                table.set(str(value.name), encodings.per_channel(reals(array), axis, grids.weights))
-        return
     if constants and all(roles.is_bias(v) for v in constants):
         return
     if constants and all(roles.is_gain(v) for v in constants):

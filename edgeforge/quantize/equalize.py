@@ -74,16 +74,26 @@ def equalize(model: ir.Model, decoder: Decoder,
 
 def _equalize(value: ir.Value, decoder: Decoder, peaks: Matrix) -> None:
     keys = str(value.name).startswith("past_key")
-    product = _product(value)
-    source = _projection(value)
+    source, other = pair(value)
     s = factors(peaks, decoder.rotary if keys else 0)
     by_head = s.repeat(decoder.heads // decoder.kv_heads, 0).reshape(-1)
+    (scale_outputs if keys else scale_inputs)(other, by_head)
+    scale_outputs(source, 1 / s.reshape(-1))
+
+
+def pair(cache: ir.Value) -> tuple[ir.Node, ir.Node]:
+    """The projection that makes cache, and the one across the attention's product: q for keys, o for values.
+
+    Raises:
+        UnsupportedError: something else lies between (named), or a parameter has other readers.
+    """
+    product, source = _product(cache), _projection(cache)
+    keys = str(cache.name).startswith("past_key")
     other = _projection(product.inputs[0]) if keys else _reader(product.outputs[0])
     for node in (source, other):  # refuse before anything is changed
         for index in range(1, len(node.inputs)):
             parameter(node, index)
-    (scale_outputs if keys else scale_inputs)(other, by_head)
-    scale_outputs(source, 1 / s.reshape(-1))
+    return source, other
 
 
 def factors(peaks: Matrix, rotary: int) -> Matrix:

@@ -33,8 +33,11 @@ _POINTWISE = {"Transpose", "Sigmoid", "Tanh", "Gelu", "Relu", "Swish", "Mul"}
 
 
 @dataclass(frozen=True)
-class _Mlp:
-    """gate and up make the product that down reads; values lie between them and carry its channels."""
+class Mlp:
+    """gate and up make the product that down reads; values lie between them and carry its channels.
+
+    The product is up's output times what gate becomes, so a channel's factor passes from up to down.
+    """
 
     product: ir.Value
     gate: ir.Node
@@ -45,13 +48,13 @@ class _Mlp:
 
 def watched(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
     """The products of all gated MLPs, with the axis by which their peaks are wanted."""
-    return {str(mlp.product.name): (3,) for mlp in _mlps(graph)}
+    return {str(mlp.product.name): (3,) for mlp in mlps(graph)}
 
 
 def split(model: ir.Model, peaks: Mapping[str, npt.NDArray[np.floating]]) -> list[str]:
     """Widens the MLPs where it pays, in place; returns the names of their products."""
     done = []
-    for mlp in _mlps(model.graph):
+    for mlp in mlps(model.graph):
         copies = plan(peaks[str(mlp.product.name)])
         if copies is not None:
             _widen(mlp, copies)
@@ -73,7 +76,8 @@ def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
     return copies
 
 
-def _mlps(graph: ir.Graph) -> Iterator[_Mlp]:
+def mlps(graph: ir.Graph) -> Iterator[Mlp]:
+    """The gated MLPs whose inner values nothing else reads."""
     for node in graph:
         product = edit.producer(_through(node.inputs[0]), "Mul") if node.op_type == "Conv" else None
         if product is not None and len(product.outputs[0].shape or ()) == 4:
@@ -82,7 +86,7 @@ def _mlps(graph: ir.Graph) -> Iterator[_Mlp]:
                 yield found
 
 
-def _mlp(product: ir.Node, down: ir.Node) -> _Mlp | None:
+def _mlp(product: ir.Node, down: ir.Node) -> Mlp | None:
     """product = up(x) * f(gate(x)), when both factors are read by nothing else."""
     values = _between(down.inputs[0])
     if values is None or not _private(values, down):
@@ -92,7 +96,7 @@ def _mlp(product: ir.Node, down: ir.Node) -> _Mlp | None:
         up = edit.producer(_through(side), "Conv")
         if up is not None and len(convolutions) == 2:
             gate = next(n for n in convolutions if n is not up)
-            return _Mlp(product.outputs[0], gate, up, down, tuple(values))
+            return Mlp(product.outputs[0], gate, up, down, tuple(values))
     return None
 
 
@@ -125,7 +129,7 @@ def _private(values: list[ir.Value], down: ir.Node) -> bool:
     return not leave and all(u.node in inside for v in values for u in v.uses())
 
 
-def _widen(mlp: _Mlp, copies: npt.NDArray[np.int64]) -> None:
+def _widen(mlp: Mlp, copies: npt.NDArray[np.int64]) -> None:
     width = len(copies)
     # The copies stand behind the originals, so that the first channels keep their places.
     order = np.concatenate([np.arange(width), np.repeat(np.arange(width), copies - 1)])

@@ -48,11 +48,6 @@ class Product:
         return 1 - self.outputs_axis
 
     @property
-    def blocked(self) -> bool:
-        """May inputs share steps in blocks? A kernel's taps may not."""
-        return self.weight.shape is not None and all(d == 1 for d in list(self.weight.shape)[2:])
-
-    @property
     def inputs(self) -> int:
         """Inputs that one output is made from, a kernel's taps counted."""
         shape = edit.known_dims(self.weight)
@@ -104,7 +99,7 @@ def products(graph: ir.Graph) -> Iterator[Product]:
     """Every product of the graph whose weight is a parameter that nothing else reads, in graph order."""
     for node in graph:
         found = _product(node)
-        if found is not None and len(list(found.weight.uses())) == 1:
+        if found is not None and all(v is None or edit.only_user(v) for v in (found.weight, node.inputs[1])):
             yield found
 
 

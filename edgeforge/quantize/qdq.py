@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from edgeforge import grid
+from edgeforge.encoding import TOP, expansion
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
@@ -52,7 +52,7 @@ def quantize(model: ir.Model, table: Table) -> ir.Model:
 
 
 def _expandable(graph: ir.Graph, table: Table) -> None:
-    """Every LPBQ weight as it was printed: whole-number block scales, the largest of a channel 2^bits."""
+    """Every LPBQ weight as it was printed: whole-number block scales, the largest of a channel 16."""
     for name, encoding in table.items():
         if encoding.block_scale is None or encoding.channel is None:
             continue
@@ -60,8 +60,8 @@ def _expandable(graph: ir.Graph, table: Table) -> None:
         try:
             if printed is None:
                 raise ValueError("its scales are not in the graph")
-            if not np.array_equal(grid.expansion(printed, encoding.channel, encoding.bits), encoding.block_scale):
-                raise ValueError(f"the largest block scale of a channel is not {1 << encoding.bits}")
+            if not np.array_equal(expansion(printed, encoding.channel), encoding.block_scale):
+                raise ValueError(f"the largest block scale of a channel is not {TOP}")
         except ValueError as error:
             raise EdgeForgeError(f"{name}: {error}", "the compiler would round its scales; fit the grid again "
                                  "after the weight was cut or rescaled") from error

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
 
 PRESETS = {
-    "fast": Method("search", "nearest", refine=0, correction=0.0),
-    "balanced": Method("search", "gptq", refine=1, correction=0.25, importance=True),
-    "best": Method("search", "gptq", refine=4, correction=0.25, importance=True),
+    "fast": Method("search", "nearest", refine=0, correction=0.0, importance=False, reconstruct=False),
+    "balanced": Method("search", "gptq", refine=1, correction=0.25, importance=True, reconstruct=False),
+    "best": Method("search", "gptq", refine=4, correction=0.25, importance=True, reconstruct=False),
 }
 
 
-def method(options: Quantize) -> Method:
-    """The preset of the recipe's quality, with the keys that the recipe sets itself."""
+def method(options: Quantize, decoder: bool) -> Method:
+    """The preset of the recipe's quality, with the keys that the recipe sets itself; only a decoder has tokens that
+    count."""
     said = {key: value for key in ("scales", "rounding", "refine", "correction", "importance", "reconstruct")
             if (value := getattr(options, key)) is not None}
-    return dataclasses.replace(PRESETS[options.quality], **said)
+    made = dataclasses.replace(PRESETS[options.quality], **said)
+    return made if decoder else dataclasses.replace(made, importance=False)

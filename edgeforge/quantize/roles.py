@@ -54,6 +54,11 @@ def weight_axis(value: ir.Value) -> int | None:
     return None
 
 
+def weights(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Every weight of a product or convolution, by its name; searches fit most of them, not all."""
+    return {name: v for name, v in graph.initializers.items() if is_real(v) and weight_axis(v) is not None}
+
+
 def _axis_at(node: ir.Node, index: int, rank: int) -> int | None:
     if index != 1:
         return None

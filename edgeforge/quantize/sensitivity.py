@@ -6,9 +6,9 @@ output, KL is E[(g . X e)^2] / 2; taken as if g and X e were independent and had
 E|g|^2 * e'He / (2 outputs * rows of logits): one backward pass a sample (importance.py) and the Gram matrix say it
 all. On tiny random decoders nearly all these figures lie within a third of the KL measured with that one weight
 quantized, and order the weights as it does: rank correlation 0.97, 0.98 and 0.87 for Llama, Qwen3 and Gemma2. The share
-of the outputs' power that is lost, e'He / w'Hw, does not (0.21, 0.32, 0.19), but a graph without logits has only that.
+of the outputs' power that is lost, e'He / w'Hw, does not (0.21, 0.32, 0.19), but a plain graph has only that.
 
-Errors come from the cheap search (scales by search, codes to nearest): better methods lower all of them alike. No Gram
+Errors come from the `fast` search (codes to nearest): better methods lower all of them alike. No Gram
 matrix outlives its stop, and nothing is replaced: one weight's figure knows nothing of another's bits.
 """
 
@@ -23,19 +23,22 @@ from torch import Tensor
 from edgeforge.quantize import importance, weight_grids
 from edgeforge.quantize.budget import HIGH, Choice, stored_bits
 from edgeforge.quantize.products import Product
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Sample, Walk
-from edgeforge.quantize.weights.fit import Method, fit
+from edgeforge.quantize.weights.fit import fit
 from edgeforge.quantize.weights.gram import Gram
 from edgeforge.quantize.weights.grid import Grid
 
-_CHEAP = Method("search", "nearest", refine=0, correction=0.0)
 
-
-def choices(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid],
+def choices(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], decoder: bool,
             say: Callable[[str], None]) -> list[Choice]:
-    """One for each product that has a grid, in graph order; grids: of 4 bits, by weight name."""
+    """One for each product that has a grid, in graph order.
+
+    Args:
+        grids: of 4 bits, by weight name. decoder: does model make a language model's logits?
+    """
     energies: Mapping[str, list[Tensor]] = {}
-    top = weight_grids.head(model.graph)
+    top = weight_grids.head(model.graph) if decoder else None
     if top is not None:
         say("what each product means to the answer")
         energies = importance.energies(model.graph, samples)
@@ -70,7 +73,7 @@ def _choice(product: Product, weight: Tensor, gram: Gram, plain: Tensor, low: Gr
     """unit: what one of e'He costs."""
     stored, losses = [], []
     for grid in (low, Grid(HIGH)):
-        error = weight - fit(weight, gram, grid, _CHEAP).reals
+        error = weight - fit(weight, gram, grid, PRESETS["fast"]).reals
         losses.append(unit * float(((plain @ error) * error).sum()))
         stored.append(stored_bits(len(weight), weight.shape[1], grid.bits, grid.block))
     return Choice(product.name, weight.numel(), (stored[0], stored[1]), (losses[0], losses[1]))

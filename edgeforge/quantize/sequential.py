@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
-from edgeforge_runtime.manifest import LOGITS
 
 from edgeforge.encodings import Encoding
 from edgeforge.errors import EdgeForgeError
@@ -33,12 +32,6 @@ class Weight:
     loss: float
     tuned: bool | None = None
 
-    @property
-    def stored_bits(self) -> int:
-        """Bits of its codes and steps as they are shipped: float32 a channel (or block), 4 bits an integer."""
-        blocks = 0 if self.encoding.block_scale is None else 4 * self.encoding.block_scale.size
-        return self.count * self.encoding.bits + 32 * self.encoding.scale.size + blocks
-
 
 def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Grid], method: Method,
              say: Callable[[str], None]) -> list[Weight]:
@@ -48,7 +41,7 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
         grids: by weight name; a product without one keeps its weight.
     """
     shares = None
-    if method.importance and any(str(v.name) == LOGITS for v in model.graph.outputs):
+    if method.importance:
         say("what each token counts")
         shares = importance.shares(model.graph, samples)
     walk = Walk(model.graph, samples, method.correction > 0 or method.reconstruct, shares)

@@ -15,15 +15,21 @@ from edgeforge.quantize.weights.grid import Grid
 if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
 
+_OUTSIDE = 8
+"""least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
-def choose(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
+
+def choose(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, Grid]:
     """The grid of every product's weight, by its name.
+
+    Args:
+        decoder: does graph make a language model's logits? Only then `head` speaks of one of its weights.
 
     Raises:
         RecipeError: an exception names no weight.
     """
-    top = head(graph)
-    _refuse_strangers([p.name for p in products(graph)], options)
+    top = head(graph) if decoder else None
+    _refuse_strangers(list(roles.weights(graph)), options)
     found = {}
     for product in products(graph):
         said = exceptions.bits(product.name, options.exceptions)
@@ -40,31 +46,41 @@ def _refuse_strangers(names: list[str], options: Quantize) -> None:
                           "write the name as `table.json` spells it; * stands for any characters")
 
 
-def candidates(graph: ir.Graph, options: Quantize) -> dict[str, Grid]:
+def outside(graph: ir.Graph, options: Quantize) -> dict[str, int]:
+    """Bits of the weights that no search fits, by name: of grouped, transposed and other convolutions, and what two
+    nodes read. Each has one scale a channel, by its largest value."""
+    fitted = {p.name for p in products(graph)}
+    return {name: exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE)
+            for name in roles.weights(graph) if name not in fitted}
+
+
+def candidates(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, Grid]:
     """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of."""
-    top = head(graph)
-    return {name: grid for name, grid in choose(graph, options).items()
+    top = head(graph) if decoder else None
+    return {name: grid for name, grid in choose(graph, options, decoder).items()
             if name != top and exceptions.bits(name, options.exceptions) is None}
 
 
 def unblocked(product: Product, block: int) -> str:
     """Why a weight cannot have blocks; empty when it can."""
     if not roles.takes_blocks(product.weight):
-        return "only 1x1 convolutions and MatMuls take blocks"
+        turned = any(use.node.op_type == "Transpose" for use in product.weight.uses())
+        return "it passes a Transpose" if turned else "only 1x1 convolutions and MatMuls take blocks"
     return f"{product.inputs} inputs" if product.inputs % block else ""
 
 
-def left_whole(graph: ir.Graph, options: Quantize) -> dict[str, str]:
+def left_whole(graph: ir.Graph, options: Quantize, decoder: bool) -> dict[str, str]:
     """The 4-bit weights that the recipe's block size leaves per channel, each with the reason."""
     if options.block is None:
         return {}
-    four = {p.name: p for p in products(graph)}
-    four = {name: four[name] for name, grid in choose(graph, options).items() if grid.bits == 4}
-    return {name: why for name, product in four.items() if (why := unblocked(product, options.block))}
+    grids = choose(graph, options, decoder)
+    found = {p.name: why for p in products(graph)
+             if grids[p.name].bits == 4 and (why := unblocked(p, options.block))}
+    return found | {name: "no search fits it" for name, bits in outside(graph, options).items() if bits == 4}
 
 
 def head(graph: ir.Graph) -> str | None:
-    """The weight that makes a decoder's logits; None for a graph without them."""
+    """The weight that makes a decoder's logits; None where they come of no product."""
     known: dict[ir.Node, Product] = {p.node: p for p in products(graph)}
     todo = [v for v in graph.outputs if str(v.name) == LOGITS]
     while todo:

@@ -8,6 +8,7 @@ gate's windows say, so their KL flatters that choice a little.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,9 +20,11 @@ from edgeforge import precision
 from edgeforge.build import Build
 from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
-from edgeforge.quantize import budget, exceptions, products, sensitivity, weight_grids
+from edgeforge.graph import edit
+from edgeforge.quantize import budget, roles, sensitivity, weight_grids
 from edgeforge.quantize.budget import HIGH, Choice
 from edgeforge.quantize.walk import Sample
+from edgeforge.quantize.weights.grid import Grid
 from edgeforge.recipe import Budget
 
 _SHOWN = 6
@@ -35,10 +38,10 @@ def run(build: Build, model: ir.Model, samples: Sequence[Sample], make: Make, ou
     options = build.recipe.quantize
     if options.budget is None:
         return make(build, out)[0]
-    grids = weight_grids.candidates(model.graph, options)
-    choices = sensitivity.choices(model, samples, grids, build.say)
+    grids = weight_grids.candidates(model.graph, options, build.recipe.decoder)
+    choices = sensitivity.choices(model, samples, grids, build.recipe.decoder, build.say)
     ranking = budget.rank(choices)
-    fixed, count = _excepted(model.graph, build)
+    fixed, count = _fixed(model.graph, build)
     count = max(count + sum(c.count for c in choices), 1)
     bits = fixed + sum(c.stored[0] for c in choices)
     tried: dict[int, float] = {}
@@ -58,15 +61,22 @@ def raise_bits(build: Build, raised: Sequence[Choice]) -> Build:
     return dataclasses.replace(build, recipe=precision.explicit(build.recipe, [c.name for c in raised]))
 
 
-def _excepted(graph: ir.Graph, build: Build) -> tuple[int, int]:
-    """Stored bits, and how many weights, of those that exceptions decide; the head's is nobody's budget."""
-    options, top, bits, count = build.recipe.quantize, weight_grids.head(graph), 0, 0
-    grids = weight_grids.choose(graph, options)
-    for product in products.products(graph):
-        if product.name != top and exceptions.bits(product.name, options.exceptions) is not None:
-            grid, (inputs, outputs) = grids[product.name], product.matrix().shape
-            bits += budget.stored_bits(inputs, outputs, grid.bits, grid.block)
-            count += inputs * outputs
+def _fixed(graph: ir.Graph, build: Build) -> tuple[int, int]:
+    """Stored bits, and how many weights, of those that exceptions decide or no search fits; the head's is nobody's
+    budget."""
+    options, decoder = build.recipe.quantize, build.recipe.decoder
+    free = weight_grids.candidates(graph, options, decoder)
+    fixed = {name: grid for name, grid in weight_grids.choose(graph, options, decoder).items() if name not in free}
+    if decoder:
+        fixed.pop(weight_grids.head(graph) or "", None)
+    fixed |= {name: Grid(bits) for name, bits in weight_grids.outside(graph, options).items()}
+    bits = count = 0
+    for name, grid in fixed.items():
+        value = graph.initializers[name]
+        shape = [int(d) for d in edit.known_dims(value)]
+        size, outputs = math.prod(shape), shape[roles.weight_axis(value) or 0]
+        bits += budget.stored_bits(size // outputs, outputs, grid.bits, grid.block)
+        count += size
     return bits, count
 
 
@@ -74,8 +84,8 @@ def _affordable(build: Build, wanted: Budget, ranking: Sequence[Choice], bits: i
     room = int((wanted.bits_per_weight or 0) * count) - bits
     if room < 0:
         where = build.recipe.where("quantize.budget.bits_per_weight")
-        raise RecipeError(f"{where}: {wanted.bits_per_weight:g} bits a weight, and 4 bits, their scales and the "
-                          f"exceptions already take {bits / count:.3f}",
+        raise RecipeError(f"{where}: {wanted.bits_per_weight:g} bits a weight, and 4 bits, their scales, exceptions "
+                          f"and what no search fits already take {bits / count:.3f}",
                           f"set it to {bits / count + 0.01:.2f} or more, or leave the budget out")
     return budget.affordable(ranking, room)
 

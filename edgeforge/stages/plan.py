@@ -49,6 +49,11 @@ def plan(recipe: Recipe) -> tuple[Stage, ...]:
     return GRAPH_STAGES if isinstance(recipe.model, OnnxModel) else STAGES
 
 
+def _scaled_for(recipe: Recipe) -> Any:
+    """The grids of weights that channels are scaled for; without that transform no other depends on them."""
+    return [recipe.quantize.weights, recipe.quantize.block] if "scale_channels" in recipe.quantize.transforms else None
+
+
 STAGES = (
     Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows, r.gates.adapt_db],
           (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
@@ -56,11 +61,11 @@ STAGES = (
     Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
           opens="edgeforge.checkpoint"),
     Stage("transform", ("adapt", "optimize", "text"),
-          lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db],
-          (*_ONNX, *_ORT)),
+          lambda r: [r.quantize.transforms, r.quantize.embedding, r.gates.optimize_db, _scaled_for(r)],
+          ("torch", *_ONNX, *_ORT)),
     Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("quantize", ("adapt", "text", "transform", "calibrate"),
-          lambda r: [r.quantize, r.gates.quantized(r.quantize.weights)],
+          lambda r: [r.quantize, *map(r.gates.quantized, (False, True))],
           ("torch", *_ONNX, *_ORT)),
     Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
     Stage("split", ("transform", "quantize", "export"),
@@ -77,7 +82,7 @@ GRAPH_STAGES = (
     Stage("optimize", (), lambda r: [r.gates.optimize_db], (*_ONNX, *_ORT, "onnxscript"), folder="plain",
           opens="edgeforge.onnx_source"),
     Stage("calibrate", ("optimize",), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, r.gates.quantized(r.quantize.weights)],
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize, *map(r.gates.quantized, (False, True))],
           ("torch", *_ONNX, *_ORT), folder="plain"),
     Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
     Stage("compile", ("quantize", "export"), lambda r: [r.gates.emulator_db], (*_ONNX, *_ORT), vendor=True,

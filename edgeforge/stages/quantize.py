@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
@@ -15,13 +14,12 @@ from edgeforge_runtime.session import Session
 from edgeforge import artifact, torch_ops
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
-from edgeforge.calibrate import histogram, whole
+from edgeforge.calibrate import histogram
 from edgeforge.encodings import FILE, Table
-from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign, clip, floors, qdq, quality, sequential, weight_grids
+from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.fit import Method
 from edgeforge.stages import adapt, mixed, reading
@@ -41,10 +39,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["transform"]
     model = store.load(source)
     ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
-    with np.load(source / artifact.ROPE) as tables:
-        decoder = artifact.load_decoder(source)
-        histograms = histogram.load(sources["calibrate"])
-        samples = [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(sources["text"])]
+    histograms = histogram.load(sources["calibrate"])
+    samples = reading.samples(source, artifact.load_decoder(source), sources["text"])
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
@@ -54,7 +50,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder, clipped)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
-        return checks + _gate(build, found), found.all.kl
+        four = footprint.four_bits(model.graph, Table.load(folder / FILE))
+        return checks + _gate(build, found, four), found.all.kl
 
     return mixed.run(build, model, samples, make, out)
 
@@ -63,34 +60,34 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
         bits: assign.Grids, out: Path, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
     """Fits all weights on samples; writes table.json, float/ and the QDQ model. clipped: see `assign`."""
     options = build.recipe.quantize
-    method = quality.method(options)
-    whole = weight_grids.left_whole(model.graph, options)
+    decoder = build.recipe.decoder
+    method = quality.method(options, decoder)
+    whole = weight_grids.left_whole(model.graph, options, decoder)
     unknown = torch_ops.unsupported(model.graph)
-    if unknown and options.exceptions:
-        raise UnsupportedError(f"quantize.exceptions: the search for weights cannot run {', '.join(unknown)}, and "
-                               "without it all weights of this graph have the same bits", "leave exceptions out")
+    chosen, outside = weight_grids.choose(model.graph, options, decoder), weight_grids.outside(model.graph, options)
     weights = [] if unknown else sequential.quantize(
-        model, samples, weight_grids.choose(model.graph, options), method, build.say)
-    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped)
+        model, samples, chosen, method, build.say)
+    table = assign.assign(model.graph, ranges, bits, {w.name: w.encoding for w in weights}, clipped,
+                          outside | {name: grid.bits for name, grid in chosen.items()})
     table = floors.raised(model.graph, table, build.profile.least_multiplier)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
     store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    return [*_weight_checks(weights, unknown), *_tuned_checks(weights, method),
+    stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
+    return [*_weight_checks(weights, unknown, outside), stored, *_tuned_checks(weights, method),
             *_block_checks(table, options.block, whole)]
 
 
-def _weight_checks(weights: list[sequential.Weight], unknown: list[str]) -> list[Check]:
-    """How far the worst weight's outputs are, and what the weights take."""
+def _weight_checks(weights: list[sequential.Weight], unknown: list[str], outside: Mapping[str, int]) -> list[Check]:
+    """How far the worst weight's outputs are, and which weights no search fits."""
     worst = max(weights, key=lambda w: w.loss, default=None)
-    if worst is None:
-        note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
-        return [Check("quantize: weights fitted", 0, "weights", note=note)]
-    bits = sum(w.stored_bits for w in weights) / sum(w.count for w in weights)
-    note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
+    note = f"no {', '.join(unknown)} here: each weight's largest value sets its scale" if unknown else ""
+    if worst is not None:
+        note = f"worst {worst.name}: {-10 * math.log10(max(worst.loss, 1e-30)):.1f} dB"
+    listed = "by their largest value: " + ", ".join(f"{name} {bits} bits" for name, bits in outside.items())
     return [Check("quantize: weights fitted", len(weights), "weights", note=note),
-            Check("quantize: stored", bits, "bits a weight")]
+            *([Check("quantize: weights outside the search", len(outside), "weights", note=listed)] if outside else [])]
 
 
 def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[Check]:
@@ -137,8 +134,8 @@ def _measure(build: Build, out: Path, reference: Path) -> logits.Measured:
         return logits.measure(session, reference)
 
 
-def _gate(build: Build, found: logits.Measured) -> list[Check]:
-    limits = build.recipe.gates.quantized(build.recipe.quantize.weights)
+def _gate(build: Build, found: logits.Measured, four_bits: bool) -> list[Check]:
+    limits = build.recipe.gates.quantized(four_bits)
     stats = found.all
     note = ""
     if _JUDGE_BY_TASK[0] < stats.sqnr < _JUDGE_BY_TASK[1]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact
+from edgeforge import artifact, torch_ops
 from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
@@ -20,7 +23,8 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.graph.requantize import RequantizeEmbedding
-from edgeforge.quantize import equalize, outliers, rotate
+from edgeforge.quantize import equalize, outliers, rotate, scale_channels, weight_grids
+from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, reading
 
 
@@ -37,6 +41,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         seen.look(build, source, sources["text"], out)
         build.say(", ".join(options.transforms))
         checks = _apply(model, decoder, options.transforms, seen)
+    if "scale_channels" in options.transforms:
+        checks += _scale(build, model, decoder, reading.samples(source, decoder, sources["text"]))
     if options.embedding != options.activations:
         RequantizeEmbedding()(model)
     store.save(model, out)
@@ -73,9 +79,11 @@ class _Seen:
         return self._gram.principal()
 
     def look(self, build: Build, source: Path, text: Path, out: Path) -> None:
-        """Reads the calibration text."""
+        """Reads the calibration text, if anything is wanted from it."""
+        taps = [*self._kept, *self._stream]
+        if not taps:
+            return
         with tempfile.TemporaryDirectory(dir=out) as scratch:
-            taps = [*self._kept, *self._stream]
             executor = TappedExecutor(store.load(source), taps, self._see, Path(scratch), build.threads)
             reading.read(build, source, reading.windows(text), executor)
 
@@ -99,6 +107,35 @@ def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen
         split = outliers.split(model, seen.peaks)
         checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))
     return checks
+
+
+def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sample]) -> list[Check]:
+    """Equivalent scaling, after all others: it looks at what they made."""
+    name, options = "transform: channels scaled", build.recipe.quantize
+    if unknown := torch_ops.unsupported(model.graph):
+        return [Check(name, 0, "groups", note=f"skipped: {', '.join(unknown)} cannot be evaluated")]
+    # A budget's recipe and the explicit one that it writes have to transform alike: single weights' bits don't count.
+    # They would hardly matter, for all errors of rounding grow alike with the step.
+    grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True)
+    values = "equalize_kv" not in options.transforms
+    scaled, left = scale_channels.scale(model, decoder, samples, grids, values, build.say)
+    return [Check(name, len(scaled), "groups", note="; ".join([*_won(scaled), *_left(left)]))]
+
+
+def _won(scaled: Sequence[scale_channels.Scaled]) -> list[str]:
+    """What the scaled groups gain at the weights, in the mean, and lose at the activations, at most."""
+    if not scaled:
+        return []
+    gains = [10 * math.log10(s.scaling.plain / max(s.scaling.loss, 1e-30)) for s in scaled]
+    noise = 20 * math.log10(max(s.scaling.noise for s in scaled))
+    return [f"rounding of their weights loses {sum(gains) / len(gains):.2f} dB less in the mean, that of what they "
+            f"read at most {noise:+.1f} dB more"]
+
+
+def _left(groups: Sequence[scale_channels.Skipped]) -> list[str]:
+    """The groups that cannot be scaled, layers together as `quantize.exceptions` would spell them."""
+    found = Counter((re.sub(r"\.\d+\.", ".*.", group.weight), group.reason) for group in groups)
+    return [f"skipped: {name} ({count}): {reason}" for (name, reason), count in found.items()]
 
 
 def _skip(reason: str) -> str:

@@ -26,7 +26,7 @@ from edgeforge.graph import store
 from edgeforge.graph.optimize import optimize
 from edgeforge.quantize import sequential
 from edgeforge.quantize.products import products
-from edgeforge.quantize.weights.fit import Method
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.weights.grid import Grid
 from edgeforge.targets import HTP
 
@@ -71,7 +71,7 @@ def search(folder: str, windows: int, minutes: float) -> None:
 
     cut = ""
     try:
-        sequential.quantize(model, samples, grids, Method(), say)
+        sequential.quantize(model, samples, grids, PRESETS["balanced"], say)
         done = 1.0
     except OutOfTimeError:
         done = (int(seen[0]) - 1) / int(seen[1])

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from edgeforge.calibrate import windows as text
-from edgeforge.calibrate.overlap import Run, hashes, overlap
+from edgeforge.calibrate.overlap import hashes
 from edgeforge.calibrate.sections import text_hash
 from edgeforge.calibrate.template import Frame, template_ids
-from edgeforge.calibrate.windows import pools
+from edgeforge.calibrate.windows import pools, stream
 from edgeforge.errors import CheckpointError, EdgeForgeError, RecipeError
 
 Windows = list[np.ndarray]
@@ -32,6 +32,19 @@ def calibration_windows(*arguments: Any) -> Windows:
 
 def evaluation_windows(*arguments: Any) -> Windows:
     return [window for _, window in text.evaluation_windows(*arguments)]
+
+
+def left(tokenizer: PreTrainedTokenizerFast, length: int, source: Path) -> Windows:
+    """What a user's text holds for evaluation, read as `edgeforge eval` reads it."""
+    return [w for (role, domain), part in pools(tokenizer, source).items() if role == "evaluation"
+            for w in stream(tokenizer, length, domain, part, source)]
+
+
+def shared(tokenizer: PreTrainedTokenizerFast, *sides: Windows) -> set[int]:
+    """Hashes of the runs of words that stand on both sides."""
+    frame = Frame.of(tokenizer)
+    one, other = ({h for w in part for h in hashes(tokenizer, w, frame).tolist()} for part in sides)
+    return one & other
 
 
 def domains(*arguments: Any) -> list[str]:
@@ -189,65 +202,21 @@ class TestDisjoint:
     def test_no_run_of_tokens_is_shared(self, chatty: PreTrainedTokenizerFast) -> None:
         calibration = calibration_windows(chatty, 256, 200)
         evaluation = evaluation_windows(chatty, 256, 200)
-        assert overlap(evaluation, calibration, chatty) == []
-        frame = Frame.of(chatty)
-        known, seen = ({h for w in part for h in hashes(chatty, w, frame).tolist()} for part in (
-            calibration, evaluation))
-        assert len(known) > 10_000
-        assert len(seen) > 10_000
-        assert known.isdisjoint(seen)
+        assert len(shared(chatty, calibration, calibration)) > 10_000
+        assert len(shared(chatty, evaluation, evaluation)) > 10_000
+        assert shared(chatty, evaluation, calibration) == set()
 
     def test_hash_is_blind_to_layout(self) -> None:
         assert text_hash("  One\n   two") == text_hash("one two") != text_hash("onetwo")
 
 
-class TestOverlap:
-    @staticmethod
-    def windows(seed: int, count: int = 3, high: int = 50_000) -> list[np.ndarray]:
-        return list(np.random.default_rng(seed).integers(100, high, (count, 100)))
-
-    def test_planted_run(self) -> None:
-        a, b = self.windows(0), self.windows(1)
-        a[1][20:60] = b[2][7:47]
-        assert overlap(a, b) == [Run(1, 20, 40)]
-        assert overlap(a, b, n=40) == [Run(1, 20, 40)]
-        assert overlap(a, b, n=41) == []
-
-    def test_run_does_not_reach_over_two_windows(self) -> None:
-        a, b = self.windows(0), self.windows(1)
-        a[0][80:], a[1][:20] = b[0][30:50], b[0][50:70]
-        assert overlap(a, b) == []
-
-    def test_agrees_with_the_plain_definition(self) -> None:
-        a, b = self.windows(2, 4, 103), self.windows(3, 4, 103)
-        n = 4
-        known = {tuple(w[i : i + n]) for w in b for i in range(97)}
-        hits = [(k, i) for k, w in enumerate(a) for i in range(97) if tuple(w[i : i + n]) in known]
-        covered = {(k, i + j) for k, i in hits for j in range(n)}
-        runs = overlap(a, b, n=n)
-        assert {(r.window, i) for r in runs for i in range(r.start, r.start + r.length)} == covered
-        assert 0 < len(covered) < 400
-
-    def test_what_the_template_writes_does_not_count(self, chatty: PreTrainedTokenizerFast) -> None:
-        def conversation(answer: str) -> np.ndarray:
-            turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": answer}]
-            text = chatty.apply_chat_template(turns, tokenize=False)
-            return np.asarray(chatty(text)["input_ids"])
-
-        a, b = conversation("Because of the rain."), conversation("Nobody knows.")
-        assert overlap([a], [b], n=16)
-        assert overlap([a], [b], chatty, n=16) == []
-        same = "A metaclass is looked up first, then the bases, and the namespace is prepared last of all."
-        (run,) = overlap([conversation(same)], [conversation("Well. " + same)], chatty, n=16)
-        assert chatty.decode(conversation(same)[run.start : run.start + run.length]).endswith("last of all.")
-
-
 class TestOwnFile:
     def test_replaces_the_default(self, chatty: PreTrainedTokenizerFast, own_text: Path) -> None:
         text = own_text.read_text(encoding="utf-8")
+        long, evaluation = calibration_windows(chatty, 400, 8, own_text), left(chatty, 400, own_text)
+        assert shared(chatty, evaluation, evaluation)
+        assert shared(chatty, evaluation, long) == set()
         calibration = calibration_windows(chatty, 128, 12, own_text)
-        evaluation = evaluation_windows(chatty, 128, 12, own_text)
-        assert overlap(evaluation, calibration, chatty) == []
         for domain, window in zip(domains(chatty, 12, own_text), calibration, strict=True):
             decoded = chatty.decode(window)
             assert (decoded.strip().split("\n\n")[0] in text) == (domain == "text")
@@ -268,7 +237,8 @@ class TestOwnFile:
 
     def test_without_blank_lines(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
         own_text.write_text(own_text.read_text().replace("\n\n", "\n"))
-        assert len(evaluation_windows(plain, 64, 4, own_text)) == 4
+        assert len(calibration_windows(plain, 64, 4, own_text)) == 4
+        assert len(left(plain, 64, own_text)) >= 4
 
     def test_windows_line_ends_and_byte_order_mark(
         self, plain: PreTrainedTokenizerFast, own_text: Path, tmp_path: Path
@@ -289,10 +259,10 @@ class TestOwnFile:
         with pytest.raises(RecipeError, match="byte 3 is 0xe9"):
             calibration_windows(plain, 64, 1, own_text)
 
-    def test_too_short_for_evaluation(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
+    def test_too_short(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
         own_text.write_text("One short paragraph.")
-        with pytest.raises(RecipeError, match="holds text for 0 evaluation windows"):
-            evaluation_windows(plain, 64, 1, own_text)
+        with pytest.raises(RecipeError, match="holds text for 0 calibration windows"):
+            calibration_windows(plain, 64, 1, own_text)
 
 
 def test_python_without_sources(plain: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +334,9 @@ class TestJsonLines:
         known = {chatty.apply_chat_template(c["messages"], tokenize=False) for c in every}
         for _, window in made:
             assert any(chatty.decode(window).startswith(one[:600]) for one in known)
-        assert overlap(evaluation_windows(chatty, 400, 3, file), [w for _, w in made], chatty) == []
+        evaluation = left(chatty, 400, file)
+        assert shared(chatty, evaluation, evaluation)
+        assert shared(chatty, evaluation, [w for _, w in made]) == set()
 
     def test_both_mix(self, chatty: PreTrainedTokenizerFast, own_text: Path, tmp_path: Path) -> None:
         paragraphs = own_text.read_text(encoding="utf-8").split("\n\n")

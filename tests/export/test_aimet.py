@@ -12,6 +12,7 @@ import pytest
 from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table
 from edgeforge.export import aimet
+from edgeforge.quantize.weights.grid import per_channel
 
 
 def _print(folder: Path, entries: dict[str, Encoding], parameters: list[str]) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def test_offset_signs(tmp_path: Path, encoding: Encoding, offset: int, symmetric
 def test_per_channel_scales_follow_the_channel(tmp_path: Path, axis: int) -> None:
     """Rows scaled by powers of ten: the wrong axis would have the wrong length or the wrong order."""
     weight = np.ones((3, 5), np.float32) * (10.0 ** np.arange(3)[:, None] if axis == 0 else 10.0 ** np.arange(5))
-    encoding = encodings.per_channel(weight.astype(np.float32), axis, 8)
+    encoding = per_channel(weight.astype(np.float32), axis, 8)
     entry = _entry(tmp_path, encoding)
     assert entry["enc_type"] == "PER_CHANNEL"
     assert entry["offset"] == [-128] * weight.shape[axis]

@@ -6,11 +6,13 @@ import graphs
 import numpy as np
 import onnx_ir as ir
 import pytest
+from made_grids import lpbq
 
 from edgeforge import encodings
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit, sha
+from edgeforge.quantize.weights.grid import per_channel
 
 KV, GROUP, D, WIDTH = 2, 2, 4, 8
 """2 key heads, 4 query heads of 4, hidden 8"""
@@ -122,7 +124,7 @@ def test_biases_are_sliced_with_their_weights() -> None:
 def test_encodings_follow_by_the_same_slice() -> None:
     model = _model()
     wq = _parameters()["wq"]
-    whole = encodings.per_channel(wq, 0, 4)
+    whole = per_channel(wq, 0, 4)
     activation = encodings.per_tensor(-3, 5, 16)
     table = Table({"wq": whole, "qc": activation, "masked": activation, "past_k": activation, "k": activation,
                    "y": activation, "om": activation, "o": activation, "mixed": activation})
@@ -141,7 +143,7 @@ def test_encodings_follow_by_the_same_slice() -> None:
 def test_blocks_follow_their_heads() -> None:
     """A head's blocks mean what they meant in the whole; the output projection keeps its own."""
     model, wholes = _model(), _parameters()
-    table = Table({n: encodings.lpbq(wholes[n], 0, 4) for n in ("wq", "wk", "wv", "wo")})
+    table = Table({n: lpbq(wholes[n], 0, 4) for n in ("wq", "wk", "wv", "wo")})
     made = sha.split_heads(model, table)
     for name, heads in (("wq", 4), ("wk", 2), ("wv", 2)):
         parts = [made[f"{name}/h{h}"] for h in range(heads)]

@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeforge import encodings
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import split
+from edgeforge.quantize.weights.grid import per_channel
 
 HIDDEN, VOCAB = 8, 32
 LAYER = """
@@ -69,7 +69,7 @@ def test_an_uneven_graph_takes_more_parts_than_the_division_says() -> None:
 
 def test_bits_come_from_the_table() -> None:
     weights = graphs.rows(HIDDEN, HIDDEN)
-    table = Table({f"w{i}": encodings.per_channel(weights, 1, 4) for i in range(4)})
+    table = Table({f"w{i}": per_channel(weights, 1, 4) for i in range(4)})
     assert _plan([1] * 4, 4 * UNIT // 8, table).cuts == ("r0", "r4")
     assert _plan([1] * 4, 2 * UNIT // 8, table).cuts == ("r0", "r2", "r4")
 

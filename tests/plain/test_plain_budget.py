@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import plain_models
@@ -24,7 +25,15 @@ def test_a_plain_graph_has_bits_to_spend_and_no_kl(tmp_path: Path) -> None:
         places[stage.name] = tmp_path / stage.name
         places[stage.name].mkdir()
         checks = stage.run(job, {n: places[n] for n in stage.needs}, places[stage.name])
-    assert 4 < {c.name: c.value for c in checks}["quantize: bits a weight, head apart"] <= 7
+    found = {c.name: c for c in checks}
+    assert 4 < found["quantize: bits a weight, head apart"].value <= 7
+    assert found["quantize: stored"].value == pytest.approx(found["quantize: bits a weight, head apart"].value)
+    assert found["quantize: weights outside the search"].value == 1
+    assert found["quantize: weights outside the search"].note == "by their largest value: block.deep.weight 8 bits"
+    assert Table.load(places["quantize"] / encodings.FILE)["block.deep.weight"].bits == 8
+    chosen = [row["name"] for row in json.loads((places["quantize"] / precision.FILE).read_text())["weights"]]
+    assert "head.weight" in chosen, "what makes logits here is no language model's head"
+    assert "block.deep.weight" not in chosen
     assert {Table.load(places["quantize"] / encodings.FILE)[n].bits for n in precision.names(places["quantize"])} == {8}
     with pytest.raises(RecipeError, match=r"quantize.budget.kl: a plain graph has no tokens"):
         recipe.load(plain_models.recipe(tmp_path, onnx, plain_models.images(8), more % "kl: 0.1"))

@@ -74,6 +74,8 @@ def test_the_last_quarter_is_kept_for_the_gates(tmp_path: Path, count: int, cali
 
 @pytest.mark.parametrize(("more", "said"), [
     ("quantize: {kv: 8}", "quantize.kv: only for language models"),
+    ("quantize: {head: 8}", "quantize.head: only for language models"),
+    ("quantize: {importance: false}", "quantize.importance: only for language models"),
     ("calibrate: {windows: 4}\nsplit: {part_bytes: 5000}", "split.part_bytes: only for language models"),
     ("gates: {quantize_kl: 1}", "gates.quantize_kl: only for language models"),
 ])
@@ -82,6 +84,19 @@ def test_keys_of_language_models_are_refused_by_name(tmp_path: Path, more: str, 
     with pytest.raises(RecipeError) as caught:
         recipe.load(path)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("quantize", "key"), [
+    ("{weights: 4}", "weights"), ('{exceptions: {"*": 4}}', "exceptions"), ("{exceptions: {dw: 4}}", "exceptions"),
+    ('{weights: 4, exceptions: {"*": 8, dw: 4}}', "exceptions"), ('{weights: 4, exceptions: {"*": 8}}', "")])
+def test_four_bits_are_refused_however_they_are_asked_for(tmp_path: Path, quantize: str, key: str) -> None:
+    path = models.recipe(tmp_path, small(tmp_path), {"image": np.ones((2, 3, 4, 4), np.float32)},
+                         f"quantize: {quantize}")
+    if key:
+        with pytest.raises(RecipeError, match=f"quantize.{key}: 4 bits cost a plain graph"):
+            recipe.load(path)
+        path.write_text(path.read_text() + "gates: {quantize_db: 10}\n")
+    assert recipe.load(path).model
 
 
 def test_wrong_keys_of_the_model_are_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
+from made_grids import lpbq, per_block
 from quant_graphs import aimet_model, run, wave
 
 from edgeforge import encodings
@@ -22,6 +23,7 @@ from edgeforge.export import aimet, aimet_read
 from edgeforge.graph import edit, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
+from edgeforge.quantize.weights.grid import per_channel
 
 PYTHON = os.environ.get("EDGEFORGE_AIMET", "")
 WORKER = Path(__file__).parent / "aimet_worker.py"
@@ -40,8 +42,8 @@ def table(graph: ir.Graph) -> Table:
     wide = encodings.per_tensor(-4, 6, 16)
     ranges = {"x": (-3.0, 3.5), "s": (0.0, 1.0), "p": (-1.0, 5.0), "m": (-5.0, 7.0), "h": (-1.0, 1.0), "y": (-6.0, 4.0)}
     found = Table({n: encodings.per_tensor(*r, 16) for n, r in ranges.items()} | {
-        "c": wide, "u": wide, "w1": encodings.lpbq(w1, 0, 16), "w2": encodings.per_block(w2, 0, 16, 4),
-        "w3": encodings.per_channel(w3, 1, 4)})
+        "c": wide, "u": wide, "w1": lpbq(w1, 0, 16), "w2": per_block(w2, 0, 16),
+        "w3": per_channel(w3, 1, 4)})
     found.set("t", found["x"])
     return found
 

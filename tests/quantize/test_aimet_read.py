@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from made_grids import asymmetric, lpbq, per_block
 from quant_graphs import adapted, aimet_model, parse
 
 from edgeforge import encodings
@@ -37,9 +38,9 @@ def small() -> tuple[ir.Model, Table]:
     blocks = rng.integers(1, 17, (3, 4))
     table = Table({name: encodings.per_tensor(-1.3, 2.2, 16) for name in ("x", "m", "g", "y")} | {
         "c": encodings.per_tensor(-1, 2, 16, symmetric=True), "r": encodings.per_tensor(-1, 2, 16, symmetric=True),
-        "w_conv": encodings.lpbq(weights["w_conv"], 0, 16),
-        "w_turned": encodings.per_block(weights["w_turned"], 0, 2, 4, symmetric=False),
-        "w_gemm": encodings.per_channel(weights["w_gemm"], 1, 8, symmetric=False),
+        "w_conv": lpbq(weights["w_conv"], 0, 16),
+        "w_turned": per_block(weights["w_turned"], 0, 2, symmetric=False),
+        "w_gemm": asymmetric(weights["w_gemm"], 1, 8),
         "w_plain": Encoding(4, True, np.array([*range(1, 33)], np.float32) / 64, np.zeros((1, 32), np.int64), 0, 3,
                             np.resize(blocks, (1, 32)), 1)})
     return model, table
@@ -61,7 +62,7 @@ def test_a_whole_decoder_in_blocks_comes_back(version: aimet.Version, tmp_path: 
     _, model = adapted("llama")
     ranges = {str(v.name): (-20.0, 20.0) for v in observe.sources(model.graph)}
     ranges |= {"position_ids_cos": (-1.0, 1.0), "position_ids_sin": (-1.0, 1.0), "attention_mask": (-50.0, 0.0)}
-    weights = {p.name: encodings.lpbq(reals(p.weight.const_value.numpy()), p.outputs_axis, 16)
+    weights = {p.name: lpbq(reals(p.weight.const_value.numpy()), p.outputs_axis, 16)
                for p in products(model.graph) if p.weight.const_value is not None}
     table = assign.assign(model.graph, ranges, assign.Grids(weights=4), weights)
     assert sum(e.block_scale is not None for e in table.values()) > 10
@@ -107,6 +108,8 @@ def test_names_that_the_graph_does_not_have_come_with_the_nearest(version: aimet
     ("1.0.0", "x", {"zero_point_shift": [0.5]}, "x: its zero point lies between"),
     ("1.0.0", "x", {"dtype": "FLOAT"}, "x: it is in floating point"),
     ("1.0.0", "x", {"offset": [3]}, "x: a zero point is not on the grid"),
+    ("1.0.0", "x", {"bw": 3, "offset": [0]}, "x: codes of 3 bits; a graph holds 4, 8, 16"),
+    ("2.0.0", "x", {"output_dtype": "uint2", "y_zero_point": 0}, "x: codes of 2 bits"),
     ("1.0.0", "x", {"bw": "gone"}, "'x' is not in the layout of version 1.0.0"),
     ("2.0.0", "x", {"bw": 8}, "'x' is not in the layout of version 2.0.0"),
     ("2.0.0", "x", {"output_dtype": "float16"}, "x: it is in floating point"),
@@ -130,7 +133,7 @@ def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_kernels_in_blocks_cannot_be_written(tmp_path: Path) -> None:
-    grid = encodings.per_block(np.ones((4, 8, 3, 3)), 1, 4, 4)
+    grid = per_block(np.ones((4, 8, 3, 3)), 1, 4)
     for version in aimet.VERSIONS:
         with pytest.raises(EdgeForgeError, match=r"w: AIMET's encodings cannot hold blocks \[4, 2, 3, 3\]"):
             aimet.write(tmp_path / "a.encodings", Table({"w": grid}), ["w"], "test", version)
@@ -145,7 +148,7 @@ def test_what_aimet_wrote_is_the_grid_of_our_formula(version: aimet.Version) -> 
     assert w1 is not None
     assert w2 is not None
     assert w3 is not None
-    ours = encodings.lpbq(w1, 0, 16)
+    ours = lpbq(w1, 0, 16)
     np.testing.assert_array_equal(found["w1"].block_scale, ours.block_scale)
     steps_of = {"w1": ours.steps(), "w2": _whole_grid(w2.reshape(3, 16, 64), 1), "w3": _whole_grid(w3, 0)}
     for name, steps in steps_of.items():

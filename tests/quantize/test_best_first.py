@@ -34,13 +34,13 @@ def test_the_bound_is_below_every_error_and_at_most_the_whole(h: Tensor) -> None
 @KINDS
 def test_pruning_changes_no_choice(h: Tensor) -> None:
     w = torch.randn(len(h), 40, generator=torch.Generator().manual_seed(1))
-    widest, zero = minmax(w, GRID)
+    widest = minmax(w, GRID)
     losses = []
     for share in seqmse.CANDIDATES:
-        e = seqmse.rounding_error(w[None], widest * share, zero, GRID)[0].double()
+        e = seqmse.rounding_error(w[None], widest * share, GRID)[0].double()
         losses.append(((h.double() @ e) * e).sum(0))
     found = torch.stack(losses)
-    step, _ = seqmse.search(w, h[None], GRID)
+    step = seqmse.search(w, h[None], GRID)
     chosen = (step / widest - torch.tensor(seqmse.CANDIDATES)[:, None]).abs().argmin(0)
     assert torch.allclose(found.gather(0, chosen[None])[0], found.amin(0), rtol=1e-5)
 
@@ -50,13 +50,13 @@ def test_few_candidates_are_tried() -> None:
     tried = 0
     decay = torch.arange(1, 301) ** -0.5
     h, w = decay * gram(300, 900) * decay[:, None], torch.randn(300, 100, generator=torch.Generator().manual_seed(1))
-    widest, zero = minmax(w, GRID)
+    widest = minmax(w, GRID)
 
     def error(columns: best_first.Columns, candidate: Tensor | int) -> Tensor:
         nonlocal tried
         tried += 0 if isinstance(columns, slice) else len(columns)
         share = torch.tensor(seqmse.CANDIDATES)[candidate]
-        return seqmse.rounding_error(w[None][..., columns], widest[:, columns] * share, zero[:, columns], GRID)[0]
+        return seqmse.rounding_error(w[None][..., columns], widest[:, columns] * share, GRID)[0]
 
     best_first.search(h, len(seqmse.CANDIDATES), 100, error)
     assert 100 <= tried < 0.5 * 100 * len(seqmse.CANDIDATES)

@@ -9,13 +9,16 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_grids import lpbq
 from quant_graphs import parse
 
-from edgeforge import encodings, grid
+from edgeforge import encodings
+from edgeforge.encoding import expansion
 from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
+from edgeforge.quantize.weights.grid import per_channel
 
 Array = npt.NDArray[Any]
 SHAPE, BLOCK = (6, 8, 2), 4
@@ -66,7 +69,7 @@ def test_every_kind_survives_the_disk(pair: tuple[Encoding, Array], tmp_path_fac
 
 
 def test_a_cut_through_a_block_names_tensor_axis_and_block() -> None:
-    made = encodings.lpbq(np.ones((3, 64)), 0, 32)
+    made = lpbq(np.ones((3, 64)), 0, 32)
     with pytest.raises(EdgeForgeError, match=r"^w: elements 16 to 64 of axis 1 cut through a block of 32") as caught:
         Table({"w": made}).take("w", 1, 16, 64)
     assert "quantize.block" in caught.value.hint
@@ -76,8 +79,8 @@ def test_a_cut_through_a_block_names_tensor_axis_and_block() -> None:
 @pytest.mark.parametrize("block", [16, 32, 64])
 def test_lpbq_against_its_definition(block: int) -> None:
     """s_blk = max(max/7, -min/8); s_ch = the largest / 16; k = clip(round(s_blk / s_ch), 1, 16), block by block."""
-    w = np.random.default_rng(0).standard_t(4, (5, 128, 1, 1))
-    made = encodings.lpbq(w, 0, block)
+    w = np.random.default_rng(0).standard_t(4, (5, 128, 1, 1)).astype(np.float32)
+    made = lpbq(w, 0, block)
     assert made.block_scale is not None
     assert (made.axis, made.channel, made.block, made.block_scale.shape) == (1, 0, block, (5, 128 // block, 1, 1))
     for row in range(5):
@@ -85,19 +88,19 @@ def test_lpbq_against_its_definition(block: int) -> None:
         unit = max(own) / 16
         assert made.scale[row] == np.float32(unit)
         assert made.block_scale[row].reshape(-1).tolist() == [min(max(round(s / unit), 1), 16) for s in own]
-    np.testing.assert_array_equal(grid.expansion(made.steps(), 0, 4), made.block_scale)
+    np.testing.assert_array_equal(expansion(made.steps(), 0), made.block_scale)
     assert sqnr_db(w, made.dequantize(made.quantize(w))) > sqnr_db(w, _channel(w)) + 1
 
 
 def _channel(w: Array) -> Array:
-    made = encodings.per_channel(w, 0, 4)
+    made = per_channel(w, 0, 4)
     return made.dequantize(made.quantize(w))
 
 
 def test_the_blocks_of_a_matmul_run_down_its_rows() -> None:
     """The same numbers as the Conv's, turned (C35)."""
     w = np.random.default_rng(1).normal(size=(6, 64)) * 10.0 ** np.arange(6)[:, None]
-    conv, matmul = encodings.lpbq(w, 0, 16), encodings.lpbq(w.T, 1, 16)
+    conv, matmul = lpbq(w, 0, 16), lpbq(w.T, 1, 16)
     assert (matmul.axis, matmul.channel) == (0, 1)
     np.testing.assert_array_equal(conv.steps().T, matmul.steps())
     np.testing.assert_array_equal(conv.quantize(w).T, matmul.quantize(w.T))
@@ -107,34 +110,13 @@ def test_zero_and_tiny_channels_in_blocks() -> None:
     """C32."""
     w = np.zeros((4, 64))
     w[1, 3], w[2, :], w[3] = 1e-6, 1e-30, np.linspace(-1, 1, 64)
-    made = encodings.lpbq(w, 0, 16)
+    made = lpbq(w, 0, 16)
     back = made.dequantize(made.quantize(w))
     assert (made.scale > 0).all()
     assert np.isfinite(back).all()
     assert (back[[0, 2]] == 0).all()
     assert back[1, 3] == pytest.approx(1e-6, rel=1e-3)
-    np.testing.assert_array_equal(grid.expansion(made.steps(), 0, 4), made.block_scale)
-
-
-@pytest.mark.parametrize("kind", ["channel", "block"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_asymmetric_grids_use_all_their_codes(kind: str, bits: int) -> None:
-    """Values of one sign: half the step of a symmetric grid, and the zero point on the grid (C33)."""
-    w = np.random.default_rng(2).uniform(-0.2, 1, (6, 64))
-    w[0] = 0
-    made, symmetric = (encodings.per_channel(w, 0, bits, sym) if kind == "channel" else
-                       encodings.per_block(w, 1, 16, bits, sym) for sym in (False, True))
-    assert made.dtype == f"uint{bits}"
-    assert not made.symmetric
-    assert made.zero_point.shape == made.scale.shape
-    assert (made.dequantize(made.quantize(w))[0] == 0).all()
-    assert sqnr_db(w, made.dequantize(made.quantize(w))) > sqnr_db(w, symmetric.dequantize(symmetric.quantize(w))) + 3
-
-
-def test_a_block_that_does_not_divide_is_refused() -> None:
-    for make in (lambda w: encodings.lpbq(w, 0, 64), lambda w: encodings.per_block(w, 1, 64, 4)):
-        with pytest.raises(EdgeForgeError, match="blocks of 64 do not divide 928 elements"):
-            make(np.ones((2, 928)))
+    np.testing.assert_array_equal(expansion(made.steps(), 0), made.block_scale)
 
 
 @pytest.mark.parametrize(("scales", "said"), [
@@ -142,7 +124,7 @@ def test_a_block_that_does_not_divide_is_refused() -> None:
     ([[16, 1, 2], [5, 4, 1]], r"block \[1, 1\] is 12.8000")])
 def test_steps_that_are_no_whole_numbers_of_their_channel(scales: list[list[float]], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        grid.expansion(np.array(scales, np.float32) * np.float32(0.37), 0, 4)
+        expansion(np.array(scales, np.float32) * np.float32(0.37), 0)
 
 
 @pytest.mark.parametrize("blocks", [[[5, 4], [16, 1]], [[8, 4], [16, 1]]])

@@ -18,10 +18,10 @@ from test_sequential import samples
 
 from edgeforge.errors import RecipeError
 from edgeforge.metrics import log_softmax
-from edgeforge.quantize import budget, exceptions, sensitivity, sequential, weight_grids
+from edgeforge.quantize import budget, exceptions, footprint, sensitivity, sequential, weight_grids
 from edgeforge.quantize.budget import Choice
 from edgeforge.quantize.products import products
-from edgeforge.quantize.weights.fit import Method
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.weights.grid import Grid
 from edgeforge.recipe import Quantize
 
@@ -114,13 +114,13 @@ def test_a_pattern_that_names_nothing_is_told_the_nearest() -> None:
     _, model = adapted("llama")
     with pytest.raises(RecipeError, match="no product's weight is called model.layers.0.mlp.down_prj.weight; the "
                                           "nearest is model.layers.0.mlp.down_proj.weight"):
-        weight_grids.choose(model.graph, Quantize(weights=4, exceptions={"model.layers.0.mlp.down_prj.weight": 8}))
+        weight_grids.choose(model.graph, Quantize(exceptions={"model.layers.0.mlp.down_prj.weight": 8}), True)
 
 
 def test_exceptions_and_head_are_not_the_budgets() -> None:
     _, model = adapted("llama")
     options = Quantize(weights=4, block=16, exceptions={"*.o_proj.weight": 8, "model.layers.0.mlp.*": 4})
-    grids, free = weight_grids.choose(model.graph, options), weight_grids.candidates(model.graph, options)
+    grids, free = weight_grids.choose(model.graph, options, True), weight_grids.candidates(model.graph, options, True)
     assert grids["model.layers.1.self_attn.o_proj.weight"] == Grid(8)
     assert grids["model.layers.0.mlp.up_proj.weight"] == Grid(4, 16, lpbq=True)
     assert weight_grids.head(model.graph) not in free
@@ -144,8 +144,8 @@ def test_figures_are_the_kl_that_each_weight_alone_makes(family: str, order: flo
     """In size and, what a choice is made by, in order."""
     made, model = adapted(family)
     feeds = windows(made, 12)
-    grids = weight_grids.candidates(model.graph, Quantize(weights=4))
-    found = sensitivity.choices(model, feeds, grids, lambda text: None)
+    grids = weight_grids.candidates(model.graph, Quantize(weights=4), True)
+    found = sensitivity.choices(model, feeds, grids, True, lambda text: None)
     assert [c.name for c in found] == [p.name for p in products(model.graph) if p.name in grids]
 
     def logs(which: ir.Model, name: str) -> npt.NDArray[np.float64]:
@@ -156,7 +156,7 @@ def test_figures_are_the_kl_that_each_weight_alone_makes(family: str, order: flo
     for c in found:
         assert 0 < c.loss[1] < 0.05 * c.loss[0]
         copy = model.clone()
-        sequential.quantize(copy, feeds, {c.name: grids[c.name]}, Method("search", "nearest", 0, 0), lambda text: None)
+        sequential.quantize(copy, feeds, {c.name: grids[c.name]}, PRESETS["fast"], lambda text: None)
         measured.append(float((np.exp(truth) * (truth - logs(copy, c.name))).sum(-1).mean()))
     ratios = [c.loss[0] / kl for c, kl in zip(found, measured, strict=True)]
     assert rank_correlation([c.loss[0] for c in found], measured) > order
@@ -168,17 +168,18 @@ def test_figures_are_the_kl_that_each_weight_alone_makes(family: str, order: flo
 def test_bits_are_those_of_the_weights_that_ship(block: int | None) -> None:
     made, model = adapted("llama")
     feeds = samples(made)
-    grids = weight_grids.candidates(model.graph, Quantize(weights=4, block=block))
-    found = sensitivity.choices(model, feeds, grids, lambda text: None)
+    grids = weight_grids.candidates(model.graph, Quantize(weights=4, block=block), True)
+    found = sensitivity.choices(model, feeds, grids, True, lambda text: None)
     for index, wanted in enumerate((grids, {name: Grid(8) for name in grids})):
-        fitted = sequential.quantize(model.clone(), feeds, wanted, Method("minmax", "nearest", 0, 0), lambda text: None)
-        assert {w.name: w.stored_bits for w in fitted} == {c.name: c.stored[index] for c in found}
+        fitted = sequential.quantize(model.clone(), feeds, wanted, PRESETS["fast"], lambda text: None)
+        stored = {w.name: footprint.stored_bits(w.count, w.encoding) for w in fitted}
+        assert stored == {c.name: c.stored[index] for c in found}
 
 
 def test_without_tokens_it_is_the_share_of_the_outputs_that_is_lost() -> None:
     weight = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
     model = parse("y = MatMul(x, w)", "float[5,8] x", "float[5,4] y", w=weight)
     feeds = [{"x": torch.randn(5, 8, generator=torch.Generator().manual_seed(i))} for i in range(4)]
-    [found] = sensitivity.choices(model, feeds, {"w": Grid(4)}, lambda text: None)
-    [fitted] = sequential.quantize(model, feeds, {"w": Grid(4)}, Method("search", "nearest", 0, 0), lambda text: None)
+    [found] = sensitivity.choices(model, feeds, {"w": Grid(4)}, False, lambda text: None)
+    [fitted] = sequential.quantize(model, feeds, {"w": Grid(4)}, PRESETS["fast"], lambda text: None)
     assert found.loss[0] == pytest.approx(fitted.loss, rel=1e-4)

@@ -65,8 +65,10 @@ def test_bits_per_weight(built: Built, tmp_path: Path) -> None:
 
 
 def test_a_kl_between_that_of_4_bits_and_of_8(built: Built, tmp_path: Path) -> None:
-    low = made(built, wanted(built, "low"), tmp_path / "low")["quantize: KL"].value
-    high = made(built, wanted(built, "high", exceptions={"*": 8}), tmp_path / "high")["quantize: KL"].value
+    four = made(built, wanted(built, "low"), tmp_path / "low")["quantize: KL"]
+    eight = made(built, wanted(built, "high", exceptions={"*": 8}), tmp_path / "high")["quantize: KL"]
+    assert (four.threshold, eight.threshold) == (0.3, 0.02), "each is judged by the bits that it has"
+    low, high = four.value, eight.value
     target = low / 3
     assert high < target
     checks = made(built, wanted(built, "kl", budget={"kl": target}), tmp_path / "kl")

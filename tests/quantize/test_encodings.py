@@ -15,6 +15,7 @@ from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.metrics import sqnr_db
+from edgeforge.quantize.weights.grid import per_channel
 
 BITS = st.sampled_from([4, 8, 16])
 REALS = st.floats(-1e4, 1e4, width=32)
@@ -71,11 +72,11 @@ def test_the_zero_point_is_the_code_of_zero(low: float, high: float, zero: int) 
 @given(axis=st.integers(0, 2), bits=BITS, data=st.data())
 def test_a_channel_has_its_own_step_along_its_axis(axis: int, bits: int, data: st.DataObject) -> None:
     w = data.draw(arrays.arrays(np.float32, (3, 4, 2), elements=st.floats(-100, 100, width=32)))
-    grid = encodings.per_channel(w, axis, bits)
+    grid = per_channel(w, axis, bits)
     assert grid.scale.shape == (w.shape[axis],)
     for i in range(w.shape[axis]):
         part = w.take([i], axis)
-        alone = encodings.per_channel(part, axis, bits)
+        alone = per_channel(part, axis, bits)
         assert grid.take(axis, i, i + 1).scale == alone.scale
         np.testing.assert_array_equal(grid.quantize(w).take([i], axis), alone.quantize(part))
     step = np.expand_dims(grid.scale, tuple(a for a in range(3) if a != axis))
@@ -83,13 +84,13 @@ def test_a_channel_has_its_own_step_along_its_axis(axis: int, bits: int, data: s
 
 
 def test_slicing_along_another_axis_leaves_the_channels_alone() -> None:
-    grid = encodings.per_channel(np.ones((3, 4), np.float32), 0, 8)
+    grid = per_channel(np.ones((3, 4), np.float32), 0, 8)
     assert grid.take(1, 0, 2) is grid
 
 
 def test_zero_and_tiny_channels_keep_a_positive_finite_scale() -> None:
     w = np.array([[0, 0], [1e-30, -1e-30], [1e-12, 0], [1, -2]], np.float32)
-    grid = encodings.per_channel(w, 0, 8)
+    grid = per_channel(w, 0, 8)
     assert (grid.scale >= np.finfo(np.float32).tiny).all()
     made = grid.dequantize(grid.quantize(w))
     assert np.isfinite(made).all()
@@ -137,7 +138,7 @@ def test_a_table_survives_json_to_the_last_bit(entries: dict[str, tuple[float, f
                                                tmp_path_factory: pytest.TempPathFactory) -> None:
     made = {n: encodings.per_tensor(min(a, b), max(a, b), bits, sym) for n, (a, b, bits, sym) in entries.items()}
     made["blocked"] = blocked()
-    made["channels"] = encodings.per_channel(np.random.default_rng(0).normal(size=(5, 3)), 1, 8)
+    made["channels"] = per_channel(np.random.default_rng(0).normal(size=(5, 3)), 1, 8)
     path = tmp_path_factory.mktemp("table") / "table.json"
     Table(made).save(path)
     read = Table.load(path)
@@ -152,10 +153,12 @@ _WRONG: list[dict[str, object]] = [
     {"bits": 0}, {"bits": 1 << 40}, {"bits": float("inf")}, {"bits": "8"}, {"bits": True}, {"signed": 0}, {"scale": 0},
     {"scale": -0.5}, {"scale": float("nan")}, {"scale": 1e300}, {"scale": 1e-60}, {"scale": "0.5"}, {"scale": [0.5]},
     {"scale": [[0.5], 1]}, {"scale": None}, {"scale": []}, {"zero_point": 256}, {"zero_point": -1},
-    {"zero_point": 10**30}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0}, {"block": 2}]
+    {"zero_point": 10**30}, {"zero_point": 2.7}, {"zero_point": [3]}, {"axis": "0"}, {"axis": -1}, {"axis": 0},
+    {"block": 2}]
 _WRONG_BLOCKS: list[dict[str, object]] = [
     {"axis": 2}, {"axis": None}, {"block": 0}, {"block": None}, {"channel": None}, {"channel": 2}, {"scale": [0.5]},
     {"block_scale": [[0, 1], [1, 1]]}, {"block_scale": [[17, 1], [1, 1]]}, {"block_scale": [1, 2]},
+    {"block_scale": [[1, 16], [2.6, 3]]}, {"bits": 8},
     {"zero_point": [0, 0]}, {"zero_point": [[0, 0, 0], [0, 0, 0]]}, {"zero_point": [[8, 0], [0, 0]]}]
 
 
@@ -186,7 +189,7 @@ def test_one_name_has_one_grid() -> None:
 def test_the_tiny_channel_of_a_half_precision_scale_survives() -> None:
     """Row 1 peaks at 1e-6: its scale, 1e-6 / 127, is 0 in float16 (C32)."""
     w = np.array([[0, 0], [1e-6, -5e-7]], np.float32)
-    grid = encodings.per_channel(w, 0, 8)
+    grid = per_channel(w, 0, 8)
     assert np.float16(1e-6 / 127) == 0
     assert grid.scale[1] > 0
     np.testing.assert_allclose(grid.dequantize(grid.quantize(w)), w, atol=grid.scale.max() / 2)
@@ -209,7 +212,7 @@ def test_the_other_axis_costs_thirty_decibels(axis: int) -> None:
     """Channels that differ by powers of ten (C35)."""
     rows = np.random.default_rng(3).normal(size=(6, 6)) * 10.0 ** np.arange(6)[:, None]
     w = (rows if axis == 0 else rows.T).astype(np.float32)
-    right, wrong = (encodings.per_channel(w, a, 8) for a in (axis, 1 - axis))
+    right, wrong = (per_channel(w, a, 8) for a in (axis, 1 - axis))
     small = w.take(range(3), axis)
     db = [sqnr_db(small, g.dequantize(g.quantize(w)).take(range(3), axis)) for g in (right, wrong)]
     assert db[0] > db[1] + 30

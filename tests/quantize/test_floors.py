@@ -8,6 +8,7 @@ from quant_graphs import parse
 from edgeforge import encodings
 from edgeforge.encodings import Table
 from edgeforge.quantize import floors
+from edgeforge.quantize.weights.grid import per_channel
 from edgeforge.targets import HTP
 
 
@@ -17,7 +18,7 @@ def test_a_channel_of_next_to_nothing_gets_a_scale_that_multiplies() -> None:
     w[:, 2] *= 1e-6
     model = parse("y = MatMul(x, w)", "float[1,8] x", "float[1,4] y", w=w)
     table = Table({"x": encodings.per_tensor(-1, 1, 16), "y": encodings.per_tensor(-4, 4, 16),
-                   "w": encodings.per_channel(w, 1, 8)})
+                   "w": per_channel(w, 1, 8)})
     made = floors.raised(model.graph, table, HTP.least_multiplier)
     multiplier = float(table["x"].scale) * made["w"].scale / float(table["y"].scale)
     assert multiplier.min() >= 2.0**-23 * (1 - 1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from quant_graphs import adapted
@@ -10,13 +12,13 @@ from test_sequential import samples
 from edgeforge import torch_ops
 from edgeforge.quantize import importance, sequential
 from edgeforge.quantize.products import products
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Walk, constants
-from edgeforge.quantize.weights.fit import Method
 from edgeforge.quantize.weights.grid import Grid
 
 
 def whole(graph, sample, generator):  # type: ignore[no-untyped-def]
-    """Every product's gradient at once: no stretches, nothing run twice."""
+    """Every product's gradient at once, of the likelihood itself: no stretches, nothing run twice, no formula."""
     values = {v: sample[str(v.name)] for v in graph.inputs} | constants(list(graph))
     gradients, first = {}, True
     for node in graph:
@@ -25,11 +27,13 @@ def whole(graph, sample, generator):  # type: ignore[no-untyped-def]
             values[value] = made.requires_grad_() if first and made.is_floating_point() else made
             first = first and not made.is_floating_point()
     wanted = {p.name: p for p in products(graph)}
-    logits = next(values[v] for v in graph.outputs if v.name == "logits")
-    slope = importance._slope(logits.detach(), generator)
-    made = torch.autograd.grad([logits], [values[p.node.outputs[0]] for p in wanted.values()], [slope])
-    for product, gradient in zip(wanted.values(), made, strict=True):
-        gradients[product.name] = product.outputs_of(gradient).square().sum(-1).sqrt()
+    logits = next(values[v] for v in graph.outputs if v.name == "logits")[0]
+    drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
+    likelihood = torch.nn.functional.cross_entropy(logits, drawn, reduction="sum")
+    made = torch.autograd.grad(likelihood, [values[p.node.outputs[0]] for p in wanted.values()])
+    for name, gradient in zip(wanted, made, strict=True):
+        channels = 1 if wanted[name].node.op_type == "Conv" else -1
+        gradients[name] = gradient.square().sum(channels).flatten().sqrt()
     return gradients
 
 
@@ -60,12 +64,21 @@ def test_the_walk_weighs_tokens() -> None:
         assert torch.allclose(other.gram, (x * torch.linspace(0, 2, tokens)[:, None]).T @ x, rtol=1e-4, atol=1e-4)
 
 
-def test_a_fit_by_importance_is_another_one() -> None:
+def test_a_fit_by_importance_loses_less_of_what_counts() -> None:
+    """At the first stop, which both fits see alike; and more of what counts all tokens alike."""
     made, model = adapted("llama")
-    kept = {}
+    feeds = samples(made)
+    walk = Walk(model.graph, feeds, both=False, shares=importance.shares(model.graph, feeds))
+    first = next(iter(walk.visit()))
+    weighed = walk.sums(first).gram
+    rows = torch.cat([first.products[0].rows(sample[first.source]) for sample in walk._quantized])
+    lost = {}
     for important in (False, True):
         copy = model.clone()
-        grids = {p.name: Grid(4, 16, lpbq=True) for p in products(copy.graph)}
-        sequential.quantize(copy, samples(made), grids, Method(importance=important), lambda text: None)
-        kept[important] = {n: v.const_value.numpy() for n, v in copy.graph.initializers.items() if v.const_value}
-    assert any((kept[True][n] != kept[False][n]).any() for n in kept[True])
+        method = dataclasses.replace(PRESETS["fast"], importance=important)
+        sequential.quantize(copy, feeds, {p.name: Grid(4) for p in products(copy.graph)}, method, lambda text: None)
+        errors = {p.name: p.matrix() for p in products(copy.graph)}
+        lost[important] = [sum(float(((h @ (p.matrix() - errors[p.name])) * (p.matrix() - errors[p.name])).sum())
+                               for p in first.products) for h in (weighed, rows.T @ rows)]
+    assert lost[True][0] < lost[False][0]
+    assert lost[True][1] > lost[False][1]

@@ -91,7 +91,7 @@ def test_a_channel_that_chose_otherwise_is_counted(grid: Grid) -> None:
     assert compare.choices(w, gram, grid, made, made.searched.blocks, file) == compare.Choices(
         (blocks, blocks), whole, (channels, channels), 0, ())
     other = made.searched.blocks.clone()
-    other[0, 3] -= minmax(w, grid)[0][0, 3] / recipe.CANDIDATES
+    other[0, 3] -= minmax(w, grid)[0, 3] / recipe.CANDIDATES
     moved = compare.choices(w, gram, grid, made, other, file)
     assert moved.steps == (blocks - 1, blocks)
     [gap] = moved.gaps
@@ -110,7 +110,7 @@ def test_integers_are_rounded_after_the_search_and_the_head_is_not_searched() ->
     np.testing.assert_allclose(made.shipped.channel[0], unit)
     np.testing.assert_array_equal(made.shipped.factors, np.clip(np.round(steps / unit), 1, 16))
     head: Steps = chosen(w, Grid(8))[1].shipped
-    assert torch.equal(head.blocks, minmax(w, Grid(8))[0])
+    assert torch.equal(head.blocks, minmax(w, Grid(8)))
 
 
 def test_losses_are_the_outputs_errors_and_add_up() -> None:

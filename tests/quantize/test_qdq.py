@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
+from made_grids import lpbq, per_block
 from quant_graphs import adapted, parse, prefill, run
 
 from edgeforge import encodings
@@ -18,6 +19,7 @@ from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit, requantize
 from edgeforge.quantize import assign, qdq
+from edgeforge.quantize.weights.grid import per_channel
 
 
 def exact(bits: int, signed: bool, exponent: int, zero: int = 0) -> Encoding:
@@ -109,7 +111,7 @@ def test_a_bias_beside_blocks(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     w, bias = rng.normal(size=(3, 8, 1, 1)).astype(np.float32), np.array([2, -3, 0.5], np.float32)
     model = parse("y = Conv(x, w, b)", "float[1, 8, 1, 2] x", "float[1, 3, 1, 2] y", w=w, b=bias)
-    table = Table({"x": exact(16, False, -4, 64), "w": encodings.lpbq(w, 0, 4), "y": exact(16, False, -6, 30000)})
+    table = Table({"x": exact(16, False, -4, 64), "w": lpbq(w, 0, 4), "y": exact(16, False, -6, 30000)})
     printed = qdq.quantize(model.clone(), table)
     codes = edit.constant(printed.graph.initializers["b"])
     assert codes is not None
@@ -119,7 +121,7 @@ def test_a_bias_beside_blocks(tmp_path: Path) -> None:
     real = table["w"].dequantize(table["w"].quantize(w))[:, :, 0, 0] @ table["x"].dequantize(x)[0, :, 0]
     made = run(printed, tmp_path, {"x": x})["y"].astype(int)
     assert np.abs(made[0, :, 0] - table["y"].quantize(real + bias[:, None])).max() <= 1
-    floats = encodings.per_block(w, 1, 4, 4)
+    floats = per_block(w, 1, 4)
     with pytest.raises(EdgeForgeError, match="w: blocks with float scales leave its product's bias without a grid"):
         qdq.quantize(model, Table({**table, "w": floats}))
 
@@ -155,6 +157,6 @@ def test_a_bias_that_is_computed_is_refused() -> None:
     model = parse("b = Tanh(c) y = Conv(x, w, b)", "float[1, 2, 1, 1] x, float[2] c", "float[1, 2, 1, 1] y",
                   w=np.ones((2, 2, 1, 1), np.float32))
     table = Table(dict.fromkeys("xcby", encodings.per_tensor(-1, 1, 16)) | {
-        "w": encodings.per_channel(np.ones((2, 2, 1, 1)), 0, 8)})
+        "w": per_channel(np.ones((2, 2, 1, 1)), 0, 8)})
     with pytest.raises(EdgeForgeError, match="not constant"):
         qdq.quantize(model, table)

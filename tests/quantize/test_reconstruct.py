@@ -50,7 +50,7 @@ def test_tuning_brings_a_block_nearer_to_the_float_model(monkeypatch: pytest.Mon
                                       for s, e in zip(starts, ends, strict=True))) for w in (before, after)))
         return found
     monkeypatch.setattr(sequential, "tune", spy)
-    method = Method("minmax", "nearest", 0, 1.0, reconstruct=True)
+    method = Method("minmax", "nearest", 0, 1.0, False, True)
     sequential.quantize(model.clone(), samples(made), grids(model), method, lambda text: None)
     assert len(errors) == 4
     assert all(after < before for before, after in errors)
@@ -108,7 +108,7 @@ def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
     found = {}
     for tuned in (False, True):
         copy = model.clone()
-        weights = sequential.quantize(copy, feeds, grids(copy), Method("minmax", "nearest", 0, 0, reconstruct=tuned),
+        weights = sequential.quantize(copy, feeds, grids(copy), Method("minmax", "nearest", 0, 0.0, False, tuned),
                                       lambda text: None)
         for weight in weights:
             array = edit.constant(copy.graph.initializers[weight.name])

@@ -74,9 +74,10 @@ def test_every_product_is_seen_behind_all_weights_before_it(kind: str, tmp_path:
             assert sums.drift is not None
             assert torch.allclose(sums.drift, drift, rtol=1e-3, atol=1e-3), product.name
             if product.stream is not None:
-                gone = [product.joined(torch.from_numpy(_value(m, tmp_path / f"{product.name}s{i}", feeds,
-                                                               product.stream))) for i, m in enumerate((changed, model))]
-                assert torch.allclose(sums.streams[product.name], rows[0].T @ (gone[1] - gone[0]), rtol=1e-3, atol=1e-3)
+                now, then = (torch.from_numpy(_value(m, tmp_path / f"{product.name}s{i}", feeds, product.stream))
+                             for i, m in enumerate((changed, model)))
+                gone = rows[0].T @ (product.joined(then) - product.joined(now))
+                assert torch.allclose(sums.streams[product.name], gone, rtol=1e-3, atol=1e-3)
         for product in stop.products:
             matrix = torch.round(product.matrix() * 2) / 2
             walk.replace(product, matrix)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.weights import fit as fitting
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse, target
 from edgeforge.quantize.weights.fit import Method, fit, scales
@@ -18,8 +19,8 @@ from edgeforge.quantize.weights.gram import Gram, Loss, Sum
 from edgeforge.quantize.weights.grid import Grid, Steps, encoding, minmax
 
 PER_CHANNEL, BLOCKS, LPBQ = Grid(4), Grid(4, 16), Grid(4, 16, lpbq=True)
-ASYMMETRIC = Grid(4, 16, symmetric=False)
-GRIDS = [PER_CHANNEL, Grid(8), BLOCKS, LPBQ, ASYMMETRIC]
+GRIDS = [PER_CHANNEL, Grid(8), BLOCKS, LPBQ]
+BALANCED = PRESETS["balanced"]
 
 
 def inputs(seed: int, channels: int = 64, rank: int = 8) -> Tensor:
@@ -42,24 +43,23 @@ def undamped(x: Tensor) -> Gram:
     return Gram(x.T @ x, damp=0.0)
 
 
-@pytest.mark.parametrize("grid", [PER_CHANNEL, BLOCKS, ASYMMETRIC])
+@pytest.mark.parametrize("grid", [PER_CHANNEL, BLOCKS])
 def test_the_search_finds_what_running_every_candidate_finds(grid: Grid) -> None:
     """SeqMSE by its definition: each block of inputs through the layer, once a candidate."""
     x, w = inputs(3), weights(3)
     size = grid.size(len(w))
-    step, zero = seqmse.search(w, undamped(x).blocks(size), grid)
-    widest, zeros = minmax(w, grid)
+    step = seqmse.search(w, undamped(x).blocks(size), grid)
+    widest = minmax(w, grid)
     for block, output in itertools.product(range(len(step)), range(w.shape[1])):
         rows = slice(block * size, (block + 1) * size)
-        column, point = w[rows, output], zeros[block, output]
+        column = w[rows, output]
         outputs = []
         for share in seqmse.CANDIDATES:
             s = widest[block, output] * share
-            codes = torch.clamp(torch.round(column / s), grid.low - point, grid.high - point)
+            codes = torch.clamp(torch.round(column / s), grid.low, grid.high)
             outputs.append(float((x[:, rows].double() @ (column - codes * s).double()).square().sum()))
         best = widest[block, output] * seqmse.CANDIDATES[int(np.argmin(outputs))]
         assert step[block, output] == pytest.approx(float(best), rel=1e-6)
-    assert torch.equal(zero, zeros)
 
 
 def test_block_loss_is_the_output_error() -> None:
@@ -90,21 +90,21 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
     x, w = inputs(seed), weights(seed, outputs=200)
     blocks = undamped(x).blocks(16)
     cost = Loss(blocks)
-    real, zero = seqmse.search(w, blocks, LPBQ)
+    real = seqmse.search(w, blocks, LPBQ)
     made = lpbq.integers(w, blocks, real, LPBQ)
     assert torch.equal(made.factors.amax(0), torch.full((w.shape[1],), 16.0))
     assert torch.equal(made.factors, made.factors.round())
     assert made.factors.min() >= 1
     def loss(steps: Tensor) -> Tensor:
-        return cost(seqmse.rounding_error(w.view(4, 16, -1), steps, zero, LPBQ)).sum(0)
+        return cost(seqmse.rounding_error(w.view(4, 16, -1), steps, LPBQ)).sum(0)
     top = real.amax(0, keepdim=True) / 16
     afterwards = loss(torch.clamp(torch.round(real / top), 1, 16) * top)
     assert (loss(made.blocks) <= afterwards * 1.0001).all()
-    widest = minmax(w, LPBQ)[0].amax(0, keepdim=True)
+    widest = minmax(w, LPBQ).amax(0, keepdim=True)
     exhaustive = torch.full((w.shape[1],), torch.inf)
     for share in (0.6, 0.7, 0.8, 0.9, 1.0):
         unit = widest * share / 16
-        each = torch.stack([cost(seqmse.rounding_error(w.view(4, 16, -1), (k * unit).expand(4, -1), zero, LPBQ))
+        each = torch.stack([cost(seqmse.rounding_error(w.view(4, 16, -1), (k * unit).expand(4, -1), LPBQ))
                             for k in range(1, 17)])
         best = each.amin(0)
         exhaustive = torch.minimum(exhaustive, best.sum(0) + (each[15] - best).amin(0))
@@ -115,18 +115,17 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
 def test_each_step_of_a_fit_lowers_the_loss(grid: Grid) -> None:
     x, w = inputs(5), weights(5)
     gram = undamped(x)
-    nearest = fit(w, gram, grid, Method("minmax", "nearest", 0, 0))
-    searched = fit(w, gram, grid, Method("search", "nearest", 0, 0))
-    mended = fit(w, gram, grid, Method("search", "gptq", 0, 0))
-    refined = fit(w, gram, grid, Method("search", "gptq", 2, 0))
+    nearest = fit(w, gram, grid, Method("minmax", "nearest", 0, 0.0, False, False))
+    searched = fit(w, gram, grid, PRESETS["fast"])
+    mended = fit(w, gram, grid, Method("search", "gptq", 0, 0.0, False, False))
+    refined = fit(w, gram, grid, Method("search", "gptq", 2, 0.0, False, False))
     losses = [lost(x, w, f.reals) for f in (nearest, searched, mended, refined)]
     assert losses[1] < 0.99 * losses[0] or grid.bits == 8
     assert losses[2] < 0.9 * losses[1]
     assert losses[3] < losses[2]
     for f in (nearest, searched, mended, refined):
-        low, high = f.steps.bounds(len(w))
         assert torch.equal(f.codes, f.codes.round())
-        assert ((f.codes >= low) & (f.codes <= high)).all()
+        assert ((f.codes >= grid.low) & (f.codes <= grid.high)).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -150,15 +149,14 @@ def test_refining_never_costs(seed: int, grid: Grid) -> None:
 def test_the_table_says_the_same(grid: Grid) -> None:
     """Rounding what the codes stand for, by the encoding alone, gives the codes again; in both layouts."""
     x, w = inputs(7), weights(7)
-    found = fit(w, Gram(x.T @ x), grid, Method())
+    found = fit(w, Gram(x.T @ x), grid, BALANCED)
     for outputs_axis, shape in ((0, (12, 64, 1, 1)), (1, (64, 12))):
         entry = encoding(found.steps, outputs_axis, 1 - outputs_axis, len(shape))
         flat = found.reals.T if outputs_axis == 0 else found.reals
         array = flat.numpy().reshape(shape)
         assert np.array_equal(entry.dequantize(entry.quantize(array)), array)
         laid = (found.codes.T if outputs_axis == 0 else found.codes).numpy().reshape(shape)
-        zero = entry.quantize(np.zeros(shape, np.float32))
-        assert np.array_equal(entry.quantize(array) - zero, laid)
+        assert np.array_equal(entry.quantize(array), laid)
 
 
 def test_channels_that_are_zero_or_tiny() -> None:
@@ -167,7 +165,7 @@ def test_channels_that_are_zero_or_tiny() -> None:
     w[:, 0], w[:, 1] = 0.0, w[:, 1] * 1e-6
     x[:, 5] = 0.0
     for grid in GRIDS:
-        made = fit(w, Gram(x.T @ x), grid, Method(refine=2))
+        made = fit(w, Gram(x.T @ x), grid, BALANCED)
         assert torch.isfinite(made.reals).all()
         assert (made.steps.blocks > 0).all()
         assert (made.reals[:, 0] == 0).all()
@@ -177,7 +175,7 @@ def test_channels_that_are_zero_or_tiny() -> None:
 
 def test_inputs_that_were_never_there() -> None:
     w = weights(2)
-    made = fit(w, Gram(torch.zeros(64, 64)), LPBQ, Method())
+    made = fit(w, Gram(torch.zeros(64, 64)), LPBQ, BALANCED)
     assert lost(torch.eye(64), w, made.reals) < 0.05 * float(w.square().sum())
 
 
@@ -185,7 +183,7 @@ def test_inputs_that_were_never_there() -> None:
 def test_a_weight_with_one_output(bits: int) -> None:
     """Case C13: a gate of one channel; elsewhere 4-bit packing left it an empty table of zero points."""
     x, w = inputs(4), weights(4, outputs=1)
-    made = fit(w, Gram(x.T @ x), Grid(bits, 16 if bits == 4 else None, lpbq=bits == 4), Method())
+    made = fit(w, Gram(x.T @ x), Grid(bits, 16 if bits == 4 else None, lpbq=bits == 4), BALANCED)
     assert made.codes.shape == (64, 1)
     assert lost(x, w, made.reals) < 0.05 * lost(x, w, 0 * w)
 
@@ -193,9 +191,9 @@ def test_a_weight_with_one_output(bits: int) -> None:
 def test_outputs_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = inputs(6), weights(6)
     gram = Gram(x.T @ x)
-    whole = fit(w, gram, LPBQ, Method())
+    whole = fit(w, gram, LPBQ, BALANCED)
     monkeypatch.setattr(fitting, "_OUTPUTS", 5)
-    pieces = fit(w, gram, LPBQ, Method())
+    pieces = fit(w, gram, LPBQ, BALANCED)
     assert torch.equal(whole.codes, pieces.codes)
     assert torch.allclose(whole.steps.blocks, pieces.steps.blocks, rtol=1e-5)
 
@@ -238,5 +236,5 @@ def test_a_block_that_does_not_divide() -> None:
 
 
 def test_steps_spread_over_their_rows() -> None:
-    steps = Steps(LPBQ, torch.tensor([[0.5]]), torch.tensor([[16.0], [2.0]]), torch.zeros(2, 1))
+    steps = Steps(LPBQ, torch.tensor([[0.5]]), torch.tensor([[16.0], [2.0]]))
     assert steps.rows(4).flatten().tolist() == [8.0, 8.0, 1.0, 1.0]

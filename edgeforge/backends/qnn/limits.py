@@ -63,13 +63,13 @@ def _toolchain() -> Iterator[Finding]:
 
 
 def _formats(facts: Facts) -> Iterator[Finding]:
-    chip, recipe = facts.chip, facts.recipe
-    bits, takes = recipe.quantize.weights, chip.hexagon.weight_bits
-    if bits not in takes:
-        yield Finding("recipe", recipe.where("quantize.weights"),
-                      f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
-                      f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
-                      f"set quantize.weights to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    chip, recipe, takes = facts.chip, facts.recipe, facts.chip.hexagon.weight_bits
+    for key, bits in (("weights", recipe.quantize.weights), ("head", recipe.quantize.head)):
+        if bits not in takes:
+            yield Finding("recipe", recipe.where(f"quantize.{key}"),
+                          f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
+                          f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
+                          f"set quantize.{key} to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
     if odd := {p: b for p, b in recipe.quantize.exceptions.items() if b not in takes}:
         yield Finding("recipe", recipe.where("quantize.exceptions"),
                       f"{', '.join(f'{p}: {b}' for p, b in odd.items())}; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
@@ -110,8 +110,8 @@ def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
         return "quantize.embedding", "set quantize.embedding to 8" if quantize.embedding > 8 else (
             "its vocabulary is too large for this chip")
     if part.name == "head":
-        fewer = [b for b in facts.chip.hexagon.weight_bits if b < quantize.weights]
-        return "quantize.weights", f"set quantize.weights to {fewer[-1]}" if fewer else (
+        fewer = [b for b in facts.chip.hexagon.weight_bits if b < quantize.head]
+        return "quantize.head", f"set quantize.head to {fewer[-1]}" if fewer else (
             "its vocabulary is too large for this chip")
     return "split.part_bytes", f"set split.part_bytes to {limit // 2}"
 

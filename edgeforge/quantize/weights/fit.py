@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse
 from edgeforge.quantize.weights.gram import Gram
-from edgeforge.quantize.weights.grid import Grid, Steps, lpbq_steps, minmax, steps_of
+from edgeforge.quantize.weights.grid import Grid, Steps, minmax, steps_of
 
 _OUTPUTS = 8192
 """outputs treated at a time, so that an LM head fits in memory: each is a problem of its own"""
@@ -23,17 +23,17 @@ class Method:
     mean to the output (importance.py). reconstruct: each block's steps are tuned together (reconstruct.py).
     """
 
-    scales: Literal["minmax", "search"] = "search"
-    rounding: Literal["nearest", "gptq"] = "gptq"
-    refine: int = 1
-    correction: float = 0.25
-    importance: bool = False
-    reconstruct: bool = False
+    scales: Literal["minmax", "search"]
+    rounding: Literal["nearest", "gptq"]
+    refine: int
+    correction: float
+    importance: bool
+    reconstruct: bool
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """codes: less their zero points, whole numbers, [n, o]."""
+    """codes: whole numbers, [n, o]."""
 
     codes: Tensor
     steps: Steps
@@ -59,8 +59,7 @@ def joined(pieces: list[Fitted]) -> Fitted:
     if len(pieces) == 1:
         return pieces[0]
     steps = [p.steps for p in pieces]
-    whole = Steps(steps[0].grid, torch.cat([s.channel for s in steps], 1), torch.cat([s.factors for s in steps], 1),
-                  torch.cat([s.zero for s in steps], 1))
+    whole = Steps(steps[0].grid, torch.cat([s.channel for s in steps], 1), torch.cat([s.factors for s in steps], 1))
     return Fitted(torch.cat([p.codes for p in pieces], 1), whole)
 
 
@@ -75,11 +74,14 @@ def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
 
 def scales(weight: Tensor, gram: Gram, grid: Grid, source: Literal["minmax", "search"]) -> Steps:
     """Steps of weight [n, o] before any code is chosen."""
+    if source == "minmax":
+        return widest(weight, grid)
     blocks = gram.blocks(grid.size(len(weight)))
-    step, zero = seqmse.search(weight, blocks, grid) if source == "search" else minmax(weight, grid)
-    if not grid.lpbq:
-        return steps_of(grid, step, zero)
-    if source == "search":
-        return lpbq.integers(weight, blocks, step, grid)
-    top = step.amax(0, keepdim=True) / 16
-    return lpbq_steps(grid, top, torch.clamp(torch.round(step / top), 1, 16))
+    step = seqmse.search(weight, blocks, grid)
+    return lpbq.integers(weight, blocks, step, grid) if grid.lpbq else steps_of(grid, step)
+
+
+def widest(weight: Tensor, grid: Grid) -> Steps:
+    """The smallest steps of weight [n, o] that clip nothing; LPBQ's are the nearest integers to them."""
+    step = minmax(weight, grid)
+    return lpbq.rounded(step, grid) if grid.lpbq else steps_of(grid, step)

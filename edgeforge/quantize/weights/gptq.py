@@ -18,16 +18,15 @@ _BLOCK = 64
 
 
 def codes(weight: Tensor, steps: Steps, gram: Gram) -> Tensor:
-    """Codes less their zero points (whole numbers, float) of weight [n, o]."""
+    """Codes (whole numbers, float) of weight [n, o]."""
     n, order, u = len(weight), gram.order, gram.upper
     step = steps.rows(n).expand_as(weight)[order]
-    low, high = (b.expand_as(weight)[order] if b.ndim else b for b in steps.bounds(n))
     left, found = weight[order], torch.empty_like(weight)
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
         errors = torch.empty_like(left[start:stop])
         for i in range(start, stop):
-            code = _clamp(torch.round(left[i] / step[i]), low, high, i)
+            code = torch.clamp(torch.round(left[i] / step[i]), steps.grid.low, steps.grid.high)
             found[i] = code
             errors[i - start] = (left[i] - code * step[i]) / u[i, i]
             left[i + 1:stop].addr_(u[i, i + 1:stop], errors[i - start], alpha=-1)
@@ -35,7 +34,3 @@ def codes(weight: Tensor, steps: Steps, gram: Gram) -> Tensor:
     back = torch.empty_like(found)
     back[order] = found
     return back
-
-
-def _clamp(values: Tensor, low: Tensor, high: Tensor, row: int) -> Tensor:
-    return torch.clamp(values, low[row] if low.ndim else low, high[row] if high.ndim else high)

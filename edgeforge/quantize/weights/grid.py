@@ -5,38 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgeforge.encodings import Encoding
+from edgeforge.encoding import Encoding
 
-TOP = 16
-"""largest integer block scale of LPBQ: the channel's float scale is a sixteenth of its largest block's step"""
 _FLOOR = 1e-9
 """smallest step: a channel of zeros keeps a positive scale"""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What codes a weight may have.
+    """What codes a weight may have; zero is the code 0.
 
-    block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..16 times one
+    block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..TOP times one
     float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator).
-    symmetric: zero is the code 0 of a signed grid; otherwise each step has a zero point of its own.
     """
 
     bits: int
     block: int | None = None
     lpbq: bool = False
-    symmetric: bool = True
 
     @property
     def low(self) -> int:
-        return -(1 << (self.bits - 1)) if self.symmetric else 0
+        return -(1 << (self.bits - 1))
 
     @property
     def high(self) -> int:
-        return self.low + (1 << self.bits) - 1
+        return (1 << (self.bits - 1)) - 1
 
     def size(self, inputs: int) -> int:
         """Inputs that share one step. ValueError when a block does not divide inputs."""
@@ -48,12 +45,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a weight [n, o] with b blocks: channel [1, o] * factors [b, o], and zero points [b, o]."""
+    """The steps of a weight [n, o] with b blocks: channel [1, o] * factors [b, o]."""
 
     grid: Grid
     channel: Tensor
     factors: Tensor
-    zero: Tensor
 
     @property
     def blocks(self) -> Tensor:
@@ -64,37 +60,20 @@ class Steps:
         """The step of every weight, [inputs, o]."""
         return spread(self.blocks, inputs)
 
-    def bounds(self, inputs: int) -> tuple[Tensor, Tensor]:
-        """Smallest and largest code less its zero point, [inputs, o] or broadcastable to it."""
-        if self.grid.symmetric:
-            return torch.tensor(float(self.grid.low)), torch.tensor(float(self.grid.high))
-        zero = spread(self.zero, inputs)
-        return self.grid.low - zero, self.grid.high - zero
-
     def nearest(self, weight: Tensor) -> Tensor:
-        """Codes less their zero points (whole numbers, float) of weight [n, o], rounded to nearest."""
-        low, high = self.bounds(len(weight))
-        return torch.clamp(torch.round(weight / self.rows(len(weight))), low, high)
+        """Codes (whole numbers, float) of weight [n, o], rounded to nearest."""
+        return torch.clamp(torch.round(weight / self.rows(len(weight))), self.grid.low, self.grid.high)
 
     def reals(self, codes: Tensor) -> Tensor:
         """What codes [n, o] stand for."""
         return codes * self.rows(len(codes))
 
 
-def steps_of(grid: Grid, blocks: Tensor, zero: Tensor | None = None) -> Steps:
+def steps_of(grid: Grid, blocks: Tensor) -> Steps:
     """Steps with float blocks [b, o] (one block: a step a channel)."""
-    none = torch.zeros_like(blocks) if zero is None else zero
     if len(blocks) == 1:
-        return Steps(grid, blocks, torch.ones_like(blocks), none)
-    return Steps(grid, torch.ones_like(blocks[:1]), blocks, none)
-
-
-def lpbq_steps(grid: Grid, channel: Tensor, integers: Tensor) -> Steps:
-    """LPBQ steps: channel floats [1, o], integers [b, o] of which the largest of each channel must be 16.
-
-    HTP's compiler takes a sixteenth of a channel's largest step for its float, and rounds all others to it.
-    """
-    return Steps(grid, channel, integers, torch.zeros_like(integers))
+        return Steps(grid, blocks, torch.ones_like(blocks))
+    return Steps(grid, torch.ones_like(blocks[:1]), blocks)
 
 
 def spread(blocks: Tensor, inputs: int) -> Tensor:
@@ -102,17 +81,17 @@ def spread(blocks: Tensor, inputs: int) -> Tensor:
     return blocks if len(blocks) == 1 else blocks.repeat_interleave(inputs // len(blocks), 0)
 
 
-def minmax(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """The smallest step of each block [b, o] that clips nothing, and its zero point."""
-    size = grid.size(len(weight))
-    parts = weight.view(-1, size, weight.shape[1])
-    high, low = parts.amax(1), parts.amin(1)
-    if grid.symmetric:
-        step = torch.maximum(high / grid.high, low / grid.low).clamp_min(_FLOOR)
-        return step, torch.zeros_like(step)
-    high, low = high.clamp_min(0), low.clamp_max(0)
-    step = ((high - low) / grid.high).clamp_min(_FLOOR)
-    return step, torch.round(-low / step)
+def minmax(weight: Tensor, grid: Grid) -> Tensor:
+    """The smallest step of each block, [b, o], that clips nothing of weight [n, o]."""
+    parts = weight.view(-1, grid.size(len(weight)), weight.shape[1])
+    return torch.maximum(parts.amax(1) / grid.high, parts.amin(1) / grid.low).clamp_min(_FLOOR)
+
+
+def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int) -> Encoding:
+    """The min-max grid of a weight that no search fits, with one step for each slice along axis."""
+    flat = np.ascontiguousarray(np.moveaxis(weight, axis, -1).reshape(-1, weight.shape[axis]), np.float32)
+    scale = minmax(torch.from_numpy(flat), Grid(bits))[0].numpy()
+    return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis)
 
 
 def encoding(steps: Steps, channel: int, inputs_axis: int, rank: int) -> Encoding:
@@ -126,10 +105,10 @@ def encoding(steps: Steps, channel: int, inputs_axis: int, rank: int) -> Encodin
         return np.ascontiguousarray(array).reshape(shape)
 
     if grid.block is None:
-        zero = steps.zero[0].numpy().astype(np.int64)
-        return Encoding(grid.bits, grid.symmetric, steps.blocks[0].numpy().astype(np.float32), zero, channel)
-    zeros = laid(steps.zero).astype(np.int64)
+        scale = steps.channel[0].numpy()
+        return Encoding(grid.bits, True, scale, np.zeros(scale.shape, np.int64), channel)
+    zeros = np.zeros(laid(steps.factors).shape, np.int64)
     if grid.lpbq:
-        return Encoding(grid.bits, True, steps.channel[0].numpy().astype(np.float32), zeros, inputs_axis, grid.block,
+        return Encoding(grid.bits, True, steps.channel[0].numpy(), zeros, inputs_axis, grid.block,
                         laid(steps.factors).astype(np.int64), channel)
-    return Encoding(grid.bits, grid.symmetric, laid(steps.blocks).astype(np.float32), zeros, inputs_axis, grid.block)
+    return Encoding(grid.bits, True, laid(steps.blocks), zeros, inputs_axis, grid.block)

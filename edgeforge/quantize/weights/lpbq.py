@@ -11,18 +11,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from edgeforge.encoding import TOP
 from edgeforge.quantize.weights.gram import Loss
-from edgeforge.quantize.weights.grid import TOP, Grid, Steps, lpbq_steps
+from edgeforge.quantize.weights.grid import Grid, Steps
 from edgeforge.quantize.weights.seqmse import rounding_error
 
 FACTORS = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
-"""a channel's float to try, in sixteenths of its largest block's best step; that block's integer is 16"""
+"""a channel's float to try, in sixteenths of its largest block's best step; that block's integer is TOP, because HTP's
+compiler takes a sixteenth of a channel's largest step for its float, and rounds all others to it"""
 
 
 def integers(weight: Tensor, blocks: Tensor, real: Tensor, grid: Grid, factors: tuple[float, ...] = FACTORS) -> Steps:
     """The integer steps near real block steps [b, o]; weight [n, o], blocks H_bb [b, s, s]."""
     parts = weight.view(len(blocks), -1, weight.shape[1])
-    cost, zero = Loss(blocks), torch.zeros_like(real)
+    cost = Loss(blocks)
     peak = real.amax(0, keepdim=True)
     top, largest = peak / TOP, real == peak
     best = torch.full_like(top, torch.inf)
@@ -31,11 +33,17 @@ def integers(weight: Tensor, blocks: Tensor, real: Tensor, grid: Grid, factors: 
         unit = top * factor
         below = torch.floor(real / unit)
         tried = [torch.where(largest, float(TOP), torch.clamp(below + up, 1, TOP)) for up in (0, 1)]
-        losses = [cost(rounding_error(parts, k * unit, zero, grid)) for k in tried]
+        losses = [cost(rounding_error(parts, k * unit, grid)) for k in tried]
         nearer = losses[1] < losses[0]
         whole = torch.where(nearer, losses[1], losses[0]).sum(0, keepdim=True)
         better = whole < best
         best = torch.where(better, whole, best)
         channel = torch.where(better, unit, channel)
         chosen = torch.where(better, torch.where(nearer, tried[1], tried[0]), chosen)
-    return lpbq_steps(grid, channel, chosen)
+    return Steps(grid, channel, chosen)
+
+
+def rounded(real: Tensor, grid: Grid) -> Steps:
+    """Real block steps [b, o] brought to whole numbers, without a search."""
+    channel = real.amax(0, keepdim=True) / TOP
+    return Steps(grid, channel, torch.clamp(torch.round(real / channel), 1, TOP))

@@ -12,8 +12,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from edgeforge.encoding import TOP
 from edgeforge.quantize.weights.gram import Gram
-from edgeforge.quantize.weights.grid import TOP, Steps
+from edgeforge.quantize.weights.grid import Steps
 
 _BLOCK = 64
 _TINY = 1e-12
@@ -23,7 +24,6 @@ def descend(weight: Tensor, codes: Tensor, steps: Steps, gram: Gram) -> Tensor:
     """One sweep over the inputs of weight [n, o]; returns the new codes."""
     n, h = len(weight), gram.matrix
     step = steps.rows(n).expand_as(weight)
-    low, high = steps.bounds(n)
     codes = codes.clone()
     slope = h @ (weight - codes * step)
     for start in range(0, n, _BLOCK):
@@ -32,7 +32,7 @@ def descend(weight: Tensor, codes: Tensor, steps: Steps, gram: Gram) -> Tensor:
         moved = torch.empty_like(local)
         for i in range(start, stop):
             wanted = torch.round(codes[i] + local[i - start] / (step[i] * h[i, i]))
-            new = torch.clamp(wanted, low[i] if low.ndim else low, high[i] if high.ndim else high)
+            new = torch.clamp(wanted, steps.grid.low, steps.grid.high)
             moved[i - start] = (new - codes[i]) * step[i]
             codes[i] = new
             local.addr_(inner[i - start], moved[i - start], alpha=-1)
@@ -74,6 +74,6 @@ def _factors(codes: Tensor, steps: Steps, gram: Gram, wanted: Tensor) -> Steps:
         best = torch.where((power > _TINY) & (best > 0.1 * factors[b]), best, factors[b])
         slope -= h[:, rows] @ (here * ((best - factors[b]) * steps.channel[0]))
         factors[b] = best
-    if steps.grid.lpbq:  # the largest integer has to stay 16: a channel where it would not keeps its old ones
+    if steps.grid.lpbq:  # the largest integer has to stay TOP: a channel where it would not keeps its old ones
         factors = torch.where(factors.amax(0, keepdim=True) == TOP, factors, steps.factors)
     return dataclasses.replace(steps, factors=factors)

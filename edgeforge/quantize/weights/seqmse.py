@@ -19,36 +19,33 @@ CANDIDATES = tuple(0.4 + 0.05 * i for i in range(15))
 """shares of the step that clips nothing; steps below 0.4 of it are hardly ever best"""
 
 
-def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, ...] = CANDIDATES
-           ) -> tuple[Tensor, Tensor]:
-    """The best of the candidate steps for every block and output, and its zero point: [b, o] each.
+def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, ...] = CANDIDATES) -> Tensor:
+    """The best of the candidate steps for every block and output, [b, o].
 
     Args:
         weight: [n, o]. blocks: H_bb, [b, n / b, n / b]. candidates: shares of the min-max step.
     """
     parts = weight.view(len(blocks), -1, weight.shape[1])
-    widest, zero = minmax(weight, grid)
+    widest = minmax(weight, grid)
     if len(blocks) == 1:
         shares = torch.tensor(candidates)
 
         def error(columns: best_first.Columns, candidate: Tensor | int) -> Tensor:
-            steps = widest[:, columns] * shares[candidate]
-            return rounding_error(parts[..., columns], steps, zero[:, columns], grid)[0]
+            return rounding_error(parts[..., columns], widest[:, columns] * shares[candidate], grid)[0]
 
         chosen = best_first.search(blocks[0], len(candidates), weight.shape[1], error)
-        return widest * shares[chosen], zero
+        return widest * shares[chosen]
     cost = Loss(blocks)
     best, chosen = torch.full_like(widest, torch.inf), widest
     for share in candidates:
         step = widest * share
-        loss = cost(rounding_error(parts, step, zero, grid))
+        loss = cost(rounding_error(parts, step, grid))
         better = loss < best
         best, chosen = torch.where(better, loss, best), torch.where(better, step, chosen)
-    return chosen, zero
+    return chosen
 
 
-def rounding_error(parts: Tensor, step: Tensor, zero: Tensor, grid: Grid) -> Tensor:
-    """What rounding to nearest loses: parts [b, s, o] on steps and zero points [b, o]."""
-    scale, shift = step[:, None], zero[:, None]
-    codes = torch.clamp(torch.round(parts / scale), grid.low - shift, grid.high - shift)
-    return parts - codes * scale
+def rounding_error(parts: Tensor, step: Tensor, grid: Grid) -> Tensor:
+    """What rounding to nearest loses: parts [b, s, o] on steps [b, o]."""
+    scale = step[:, None]
+    return parts - torch.clamp(torch.round(parts / scale), grid.low, grid.high) * scale

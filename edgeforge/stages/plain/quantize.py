@@ -13,7 +13,7 @@ from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.quantize import assign
+from edgeforge.quantize import assign, footprint
 from edgeforge.stages import mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
@@ -32,7 +32,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         checks = fit(build, model.clone(), samples, ranges, bits, folder)
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
-        limit = build.recipe.gates.quantized(options.weights).db
+        limit = build.recipe.gates.quantized(footprint.four_bits(model.graph, Table.load(folder / FILE))).db
         return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
 
     return mixed.run(build, model, samples, make, out)

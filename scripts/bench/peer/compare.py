@@ -131,7 +131,7 @@ def on_their_inputs(graph: ir.Graph, samples: Sequence[Sample], theirs: Mapping[
 
 def choices(weight: Tensor, gram: Gram, grid: Grid, made: recipe.Chosen, steps: Tensor, shipped: Encoding) -> Choices:
     """How far our search of weight [n, o] and AIMET's agree: its searched steps [b, o] and its shipped grid."""
-    widest = minmax(weight, grid)[0]
+    widest = minmax(weight, grid)
     equal = candidate(made.searched.blocks, widest) == candidate(steps, widest)
     gaps = gap(weight, gram.blocks(grid.size(len(weight))), made.searched.blocks, steps, grid)
     half = tied(weight, made.searched.blocks) | tied(weight, steps)
@@ -159,8 +159,8 @@ def tied(weight: Tensor, steps: Tensor) -> Tensor:
 
 def gap(weight: Tensor, blocks: Tensor, a: Tensor, b: Tensor, grid: Grid) -> Tensor:
     """(loss(a) - loss(b)) / loss(b) of every block and output, for steps a and b [b, o], in float64."""
-    parts, zero = weight.double().view(len(blocks), -1, weight.shape[1]), torch.zeros_like(a).double()
-    first, second = (Loss(blocks.double())(rounding_error(parts, s.double(), zero, grid)) for s in (a, b))
+    parts = weight.double().view(len(blocks), -1, weight.shape[1])
+    first, second = (Loss(blocks.double())(rounding_error(parts, s.double(), grid)) for s in (a, b))
     return (first - second) / second.clamp_min(1e-30)
 
 

@@ -78,7 +78,7 @@ def quantized(ready: Prepared, block: int | None, search: Search, out: Path, say
     samples = [whole.feeds(ready.decoder, ids, *ready.tables) for ids in ready.windows]
     options = ready.transform.build.recipe.quantize.model_copy(update={"block": block})
     with meter.measured() as spent:
-        search(model, samples, weight_grids.choose(model.graph, options), say)
+        search(model, samples, weight_grids.choose(model.graph, options, decoder=True), say)
     out.mkdir()
     artifact.carry(source, out)
     Manifest.load(source).save(out)

@@ -17,10 +17,10 @@ from torch import Tensor
 from edgeforge.quantize import sequential
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import Sample, Walk
-from edgeforge.quantize.weights import seqmse
+from edgeforge.quantize.weights import lpbq, seqmse
 from edgeforge.quantize.weights.fit import Fitted
 from edgeforge.quantize.weights.gram import Gram
-from edgeforge.quantize.weights.grid import TOP, Grid, Steps, lpbq_steps, minmax, steps_of
+from edgeforge.quantize.weights.grid import Grid, Steps, minmax, steps_of
 from peer.job import BITS, CANDIDATES
 
 FRACTIONS = tuple(i / CANDIDATES for i in range(1, CANDIDATES + 1))
@@ -37,14 +37,11 @@ class Chosen:
 def choose(weight: Tensor, gram: Gram, grid: Grid) -> Chosen:
     """Steps for weight [n, o]; the Gram matrix should be undamped."""
     if grid.bits > BITS:
-        step, zero = minmax(weight, grid)
+        step = minmax(weight, grid)
     else:
-        step, zero = seqmse.search(weight, gram.blocks(grid.size(len(weight))), grid, FRACTIONS)
-    searched = steps_of(grid, step, zero)
-    if not grid.lpbq:
-        return Chosen(searched, searched)
-    channel = step.amax(0, keepdim=True) / TOP
-    return Chosen(searched, lpbq_steps(grid, channel, torch.clamp(torch.round(step / channel), 1, TOP)))
+        step = seqmse.search(weight, gram.blocks(grid.size(len(weight))), grid, FRACTIONS)
+    searched = steps_of(grid, step)
+    return Chosen(searched, lpbq.rounded(step, grid) if grid.lpbq else searched)
 
 
 @torch.no_grad()

@@ -16,14 +16,18 @@ from edgeforge.errors import EdgeForgeError
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
+TOP = 16
+"""largest whole-number block scale of LPBQ, whose codes have 4 bits: the channel's float scale is a sixteenth of its
+largest block's step"""
+
 
 @dataclass(frozen=True)
 class Encoding:
     """An integer grid.
 
     scale and zero_point have shape () per tensor, [C] per channel along `axis`, or the blocked shape
-    (the tensor's with `axis` divided by `block`) per block. LPBQ adds `block_scale`: integers 1..16 in the
-    blocked shape, while scale stays [C] along `channel`; a block's step is block_scale * scale.
+    (the tensor's with `axis` divided by `block`) per block. LPBQ adds `block_scale`: integers 1..TOP in the blocked
+    shape, while scale stays [C] along `channel`; a block's step is block_scale * scale.
     """
 
     bits: int
@@ -127,8 +131,10 @@ def check(e: Encoding) -> None:
         raise ValueError("a scale is not finite and above 0")
     if not ((e.zero_point >= e.low) & (e.zero_point <= e.high)).all():
         raise ValueError(f"a zero point is not on the grid {e.low}..{e.high}")
-    if e.block_scale is not None and not ((e.block_scale >= 1) & (e.block_scale <= 1 << e.bits)).all():
-        raise ValueError(f"a block's scale is not within 1..{1 << e.bits}")
+    if e.block_scale is not None and e.bits != 4:
+        raise ValueError(f"whole-number block scales are for codes of 4 bits, not {e.bits}")
+    if e.block_scale is not None and not ((e.block_scale >= 1) & (e.block_scale <= TOP)).all():
+        raise ValueError(f"a block's scale is not within 1..{TOP}")
     wanted = 0 if e.axis is None else 1 if e.block is None else blocked.ndim
     if blocked.ndim != wanted or blocked.shape != e.zero_point.shape or (e.block is None) > (e.block_scale is None):
         raise ValueError(f"scales {list(blocked.shape)} and zero points {list(e.zero_point.shape)} do not fit axis "
@@ -139,8 +145,14 @@ def check(e: Encoding) -> None:
         raise ValueError(f"channel {e.channel} of blocks {list(blocked.shape)} has other than {e.scale.size} scales")
 
 
-def expansion(steps: Floats, channel: int, bits: int) -> Ints:
-    """The whole-number block scales that a compiler finds in plain ones: each channel's largest stands for 2^bits.
+def input_axis(rank: int, axis: int) -> int:
+    """The axis of a product's inputs beside that of its outputs: Conv [O, I, ..] 1, MatMul [.., I, O] the last but
+    one."""
+    return axis - 1 if axis == rank - 1 else axis + 1
+
+
+def expansion(steps: Floats, channel: int) -> Ints:
+    """The whole-number block scales that a compiler finds in plain ones: each channel's largest stands for TOP.
 
     It rounds what lies between, so any other grid would come out changed, and nobody told.
 
@@ -148,17 +160,17 @@ def expansion(steps: Floats, channel: int, bits: int) -> Ints:
         steps: blocked, see Encoding.
 
     Raises:
-        ValueError: a step that is no whole number, 1..2^bits, of its channel's largest over 2^bits.
+        ValueError: a step that is no whole number, 1..TOP, of its channel's largest over TOP.
     """
     others = tuple(a for a in range(steps.ndim) if a != channel)
-    unit = steps.max(others, keepdims=True) / np.float32(1 << bits)
+    unit = steps.max(others, keepdims=True) / np.float32(TOP)
     whole = np.rint(steps / unit)
     wrong = np.argwhere(((whole * unit).astype(np.float32) != steps) | (whole < 1))
     if len(wrong):
         at = tuple(int(i) for i in wrong[0])
         units = float((steps / unit)[at])
         raise ValueError(f"the step of block {list(at)} is {units:.4f} of its channel's units, "
-                         f"no whole number from 1 to {1 << bits}")
+                         f"no whole number from 1 to {TOP}")
     found: Ints = whole.astype(np.int64)
     return found
 

@@ -1,0 +1,38 @@
+"""What the weights of a graph take, read off its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from edgeforge.encoding import Encoding
+from edgeforge.graph import edit
+from edgeforge.quantize import roles
+
+_FEW = 0.05
+"""share of weights with 4 bits from which on it is they that limit a model: each has 256 times the noise of 8 bits"""
+
+
+def stored_bits(count: int, encoding: Encoding) -> int:
+    """Bits of a weight's codes and steps as they are shipped: a float32 a channel (or block), 4 bits an integer."""
+    blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
+    return count * encoding.bits + 32 * encoding.scale.size + blocks
+
+
+def bits_per_weight(graph: ir.Graph, table: Mapping[str, Encoding]) -> float:
+    """Stored bits of all weights over their number."""
+    every = list(_weights(graph, table))
+    return sum(stored_bits(count, e) for count, e in every) / max(sum(count for count, _ in every), 1)
+
+
+def four_bits(graph: ir.Graph, table: Mapping[str, Encoding]) -> bool:
+    """Do so many of the weights have 4 bits that the model has to be judged as one of 4-bit weights?"""
+    every = list(_weights(graph, table))
+    return sum(count for count, e in every if e.bits == 4) > _FEW * sum(count for count, _ in every)
+
+
+def _weights(graph: ir.Graph, table: Mapping[str, Encoding]) -> Iterator[tuple[int, Encoding]]:
+    for name, value in roles.weights(graph).items():
+        yield math.prod(int(d) for d in edit.known_dims(value)), table[name]
