@@ -71,7 +71,7 @@ def test_squares_that_are_not_finite_name_the_product(rounding: str) -> None:
     made = model("z = MatMul(x, w)", w=weight)
     with pytest.raises(EdgeForgeError, match=r"what w is multiplied with \(x\) is not finite .*, or too large"):
         sequential.quantize(made, [{"x": torch.full((2, 4), 1e25)}], {"w": Grid(4)},
-                            Method("search", rounding, 0, 0), lambda text: None)
+                            Method("search", rounding, 0, 0, False, False), lambda text: None)
 
 
 def test_sums_that_cannot_be_solved_name_the_product() -> None:
@@ -79,7 +79,8 @@ def test_sums_that_cannot_be_solved_name_the_product() -> None:
     weight = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     made = model("z = MatMul(x, w)", w=weight)
     with pytest.raises(EdgeForgeError, match=r"the sums over what w is multiplied with \(x\) cannot be solved"):
-        sequential.quantize(made, [{"x": torch.full((1, 4), 1e-22)}], {"w": Grid(4)}, Method(), lambda text: None)
+        sequential.quantize(made, [{"x": torch.full((1, 4), 1e-22)}], {"w": Grid(4)},
+                            Method("search", "gptq", 0, 0, False, False), lambda text: None)
 
 
 def test_a_build_says_so_and_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import plain_models
 import pytest
 import torch
 import yaml
+from tiny_build import Built
 
 from edgeforge import check, pipeline, recipe
 from edgeforge.errors import GateError
 from edgeforge.pipeline import Event
+from edgeforge.stages.plan import STAGES
 
 ELSEWHERE = 3
 """threads of whoever calls; no build here has as many, which is asserted"""
@@ -62,3 +66,12 @@ def test_the_reference_of_every_gate(checkpoint_folder: Path, tmp_path: Path) ->
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert seen(path, threads(path))["adapt: reference"] == {threads(path)}
+
+
+def test_a_build_that_finds_all_of_it_finished_loads_no_torch(built: Built) -> None:
+    program = ("import sys; from pathlib import Path; from edgeforge import pipeline, recipe\n"
+               "pipeline.build(recipe.load(Path(sys.argv[1])), lambda event: print(event.kind))\n"
+               "print(sorted({'torch', 'transformers'} & set(sys.modules)))")
+    command = [sys.executable, "-c", program, str(built.recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == [*["cached"] * len(STAGES), "[]", ""]

@@ -16,6 +16,7 @@ from edgeforge.graph import edit
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import reconstruct, sequential
 from edgeforge.quantize.products import products
+from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.walk import Walk, between, stops
 from edgeforge.quantize.weights.fit import Method
 from edgeforge.quantize.weights.grid import Grid
@@ -62,7 +63,7 @@ def test_nothing_is_solved_where_nothing_is_to_be_corrected() -> None:
     weights = {n: np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32) for n in "abc"}
     model = parse("p = MatMul(x, a) q = MatMul(p, b) y = MatMul(q, c)", "float[1,4] x", "float[1,4] y", **weights)
     found = sequential.quantize(model, [{"x": torch.full((1, 4), 1e-22)}], {n: Grid(4) for n in "abc"},
-                                Method("minmax", "nearest", 0, 0, reconstruct=True), lambda text: None)
+                                Method("minmax", "nearest", 0, 0, False, True), lambda text: None)
     assert [w.name for w in found] == ["a", "b", "c"]
 
 
@@ -82,19 +83,19 @@ def test_how_much_was_tuned_is_told(body: str, note: str) -> None:
     weights = {n: rng.normal(size=(16, 16)).astype(np.float32) for n in "abc" if f", {n})" in body}
     model = parse(body, "float[40,16] x", "float[40,16] y", **weights)
     feeds = [{"x": torch.from_numpy(rng.normal(size=(40, 16)).astype(np.float32))} for _ in range(3)]
-    method = Method("minmax", "nearest", 0, 1, reconstruct=True)
+    method = Method("minmax", "nearest", 0, 1, False, True)
     found = sequential.quantize(model, feeds, {n: Grid(4) for n in weights}, method, lambda text: None)
     assert said(found, method) == [note]
-    assert said(found, Method()) == []
+    assert said(found, PRESETS["balanced"]) == []
 
 
 def test_a_tuning_that_is_thrown_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a rate that leads away from everything."""
     monkeypatch.setattr(reconstruct, "RATE", 10.0)
     made, model = adapted("llama")
-    method = Method("minmax", "nearest", 0, 0, reconstruct=True)
-    plain = sequential.quantize(model.clone(), samples(made), grids(model), Method("minmax", "nearest", 0, 0),
-                                lambda text: None)
+    method = Method("minmax", "nearest", 0, 0, False, True)
+    plain = sequential.quantize(model.clone(), samples(made), grids(model),
+                                Method("minmax", "nearest", 0, 0, False, False), lambda text: None)
     found = sequential.quantize(model.clone(), samples(made), grids(model), method, lambda text: None)
     assert said(found, method) == ["0 of 15: 1 lie between no two places where one value holds all; 14 in blocks that "
                                    "tuning did not bring nearer"]
