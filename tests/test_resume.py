@@ -116,7 +116,7 @@ def test_changed_code_reruns_what_imports_it(built: Built, tmp_path: Path) -> No
         return {kind: [r["stage"] for r in rows if r["event"] == kind] for kind in ("cached", "done")}
 
     assert run()["done"] == ["bundle"]  # the same code elsewhere is the same code
-    for room, stages in (("report/html.py", ["bundle"]), ("quantize/weights/gptq.py", NAMES[5:]), ("cli/build.py", [])):
+    for room, stages in (("report/html.py", ["bundle"]), ("quantize/sequential.py", NAMES[5:]), ("cli/build.py", [])):
         with (tmp_path / "edgeforge" / room).open("a") as file:
             file.write("# another thought\n")
         assert run()["done"] == stages, room
