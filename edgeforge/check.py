@@ -136,9 +136,14 @@ def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
         return [], ()
     missing = list(places.file(recipe, key, path, "give the path of AIMET's .encodings"))
     try:
-        return missing, () if missing else glances(path)
+        found = () if missing else glances(path)
     except EdgeForgeError as error:
         return [Finding("recipe", recipe.where(key), error.message, error.hint)], ()
+    narrow = next((g.name for g in found if g.bits == 4), None)
+    if narrow is not None and not recipe.decoder and recipe.gates.quantize_db is None:
+        missing.append(Finding("recipe", recipe.where(key), f"{narrow} has 4 bits, which cost a plain graph more than "
+                               "they save", "give it 8 bits, or say in gates.quantize_db what may be lost"))
+    return missing, found
 
 
 def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:

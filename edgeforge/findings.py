@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgeforge.adapt.shape import Decoder
 from edgeforge.errors import EXIT_USAGE, EdgeForgeError
 from edgeforge.estimate import Estimate
-from edgeforge.export.aimet_file import Glance
 from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip
+
+if TYPE_CHECKING:
+    from edgeforge.export.aimet_file import Glance
 
 
 @dataclass(frozen=True)

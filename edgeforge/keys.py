@@ -39,7 +39,8 @@ def key(stage: Stage, job: Build, keys: dict[str, str]) -> str:
         "profile": repr(job.profile), "chip": repr(job.chip) if stage.vendor else None,
         "python": platform.python_version(),
         "source": [job.source.name, job.source.fingerprint()] if not stage.needs else None,
-        "whence": [source.place(job.source), source.revision(job.source)] if stage.whence else None,
+        "whence": [source.place(job.source), source.revision(job.source), str(job.recipe.calibrate.text),
+                   str(job.recipe.quantize.encodings)] if stage.whence else None,
         "text": text(job.recipe) if job.recipe.calibrate in parts else None,
         "encodings": encodings(job.recipe) if job.recipe.quantize in parts else None,
     }

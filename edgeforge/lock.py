@@ -20,13 +20,15 @@ from edgeforge_runtime.typed import read_json
 from edgeforge import __version__, cache, gates, keys, source, targets
 from edgeforge.build import DATA, HASHES, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
+from edgeforge.recipe import Gates
 from edgeforge.stages.plan import GRAPH_STAGES, STAGES, plan
 
 FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
 _LATER = {FILE, STAMP, gates.FILE}
 """written when the lock is, or after it"""
-_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "quantize": {"encodings"}, "compile": True}
+_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "quantize": {"encodings"}, "compile": True,
+                   "gates": set(Gates.model_fields) - {"windows"}}
 """parts of a recipe that stand in the lock by contents, or change nothing"""
 _SHOWN, _NAME = 5, 200
 
@@ -35,7 +37,7 @@ _SHOWN, _NAME = 5, 200
 class Verdict:
     """What `check` found: files that are not as locked, and what it saw that a build made here would have otherwise.
 
-    It sees the model, the tools and EdgeForge's code; a recipe's own text is not looked for.
+    It sees the model, the tools and EdgeForge's code; a recipe's own text and foreign encodings are not looked for.
     """
 
     files: int

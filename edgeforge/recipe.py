@@ -82,7 +82,7 @@ class Calibrate(_Section):
     text: Location | None = None
     """A UTF-8 text file, or .jsonl with {"text"} or {"messages"} a line; without one, prose, code and chat."""
     windows: int = Field(default=16, ge=1, le=4096)
-    """How many pieces of that text are read."""
+    """How many pieces of that text are read; unset, 64 for `quality: best`: its searches fit more than 16 can tell."""
     samples: int = Field(default=8, ge=0, le=4096)
     """How many pieces more the model writes itself: stories, letters, science..., half of them not in English."""
     tokens: int = Field(default=512, ge=8, le=32768)
@@ -264,6 +264,11 @@ _DECODERS_ONLY = {
 """keys by section that say nothing about a graph without tokens and cache"""
 
 
+BEST_WINDOWS = 64
+"""SmolLM2, W4 in blocks of 64, weights alone: with 64 instead of 16 KL falls from 0.086 to 0.064 on text of
+calibration's kinds, from 0.118 to 0.112 on a novel"""
+
+
 class Recipe(_Section):
     """One build. Paths are relative to the recipe's own folder."""
 
@@ -336,7 +341,7 @@ def load(path: Path) -> Recipe:
     """
     read = document.load(path)
     try:
-        recipe = Recipe.model_validate_json(json.dumps(read.data), strict=True)
+        recipe = Recipe.model_validate_json(json.dumps(_with_text(read.data)), strict=True)
     except ValidationError as error:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
@@ -351,6 +356,16 @@ def load(path: Path) -> Recipe:
         "quantize": recipe.quantize.model_copy(update={"encodings": foreign})})
     found._document = read
     return found
+
+
+def _with_text(raw: Any) -> Any:
+    """The data of a recipe, with as much calibration text as its quality asks for when it says nothing of that."""
+    match raw:
+        case {"model": str(), "quantize": {"quality": "best"}, "calibrate": dict(said)}:
+            return raw | {"calibrate": {"windows": BEST_WINDOWS} | said}
+        case {"model": str(), "quantize": {"quality": "best"}} if "calibrate" not in raw:
+            return raw | {"calibrate": {"windows": BEST_WINDOWS}}
+    return raw
 
 
 def _refuse_decoders_keys(recipe: Recipe, read: Document) -> None:

@@ -35,6 +35,17 @@ def test_a_minimal_recipe_has_every_default(tmp_path: Path) -> None:
     assert made == recipe.Recipe.model_validate(made.model_dump()), "what is written out can be read back"
 
 
+def test_the_best_reads_more_text_unless_told(tmp_path: Path) -> None:
+    best = MINIMAL + "quantize: {quality: best}\n"
+    assert _load(tmp_path, MINIMAL).calibrate.windows == 16
+    assert _load(tmp_path, best).calibrate.windows == recipe.BEST_WINDOWS
+    assert _load(tmp_path, best + "calibrate: {tokens: 64}\n").calibrate.windows == recipe.BEST_WINDOWS
+    assert _load(tmp_path, best + "calibrate: {windows: 4}\n").calibrate.windows == 4
+    graph = MINIMAL.replace("models/smollm2", "{onnx: a.onnx, calibration: a.npz}")
+    assert _load(tmp_path, graph + "quantize: {quality: best}\n").calibrate.windows == 16
+    assert "calibrate" in _complaint(tmp_path, best + "calibrate: 7\n")
+
+
 def test_paths_are_relative_to_the_recipe_not_to_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere, home = tmp_path / "elsewhere", tmp_path / "home"
     elsewhere.mkdir()

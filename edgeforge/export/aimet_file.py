@@ -15,7 +15,7 @@ from edgeforge.export.aimet import VERSIONS
 
 Scales = Literal["tensor", "channel", "whole blocks", "float blocks"]
 _SCALES: dict[str, Scales] = {"LPBQ": "whole blocks", "PER_BLOCK": "float blocks", "PER_CHANNEL": "channel"}
-DAMAGED = (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
+DAMAGED = (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError)
 """what reading JSON of another shape raises"""
 
 

@@ -108,14 +108,21 @@ def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
     return _lpbq(width(raw["compressed_bw"]), scale, whole, inputs, block, axis)
 
 
+def _axis(raw: Any, rank: int) -> int:
+    """ValueError: no axis of a value of this rank."""
+    if not isinstance(raw, int) or not -rank <= raw < rank:
+        raise ValueError(f"axis {shown(raw)} of a value of {rank} dimensions")
+    return raw % rank
+
+
 def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """Versions 2.0.0 and 2.1.0."""
     (bits, signed), rank = aimet_file.dtype(raw), len(edit.known_dims(value))
     axis, block = raw.get("axis"), raw.get("block_size")
-    axis = axis if axis is None else int(axis) % rank
+    axis = axis if axis is None else _axis(axis, rank)
     steps = raw.get("y_scale")
     if isinstance(steps, dict):
-        return _lpbq(bits, _reals(steps["x_scale"]), integers(steps["x"]), axis, block, int(steps["axis"]) % rank)
+        return _lpbq(bits, _reals(steps["x_scale"]), integers(steps["x"]), axis, block, _axis(steps["axis"], rank))
     if "per_block_int_scale" in raw:
         scale = _reals(raw["per_channel_float_scale"])
         return _lpbq(bits, scale.reshape(-1), integers(raw["per_block_int_scale"]), axis, block, _channel(value))

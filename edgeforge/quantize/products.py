@@ -53,11 +53,6 @@ class Product:
         shape = edit.known_dims(self.weight)
         return int(np.prod([int(d) for i, d in enumerate(shape) if i != self.outputs_axis]))
 
-    @property
-    def count(self) -> int:
-        """How many numbers the weight holds."""
-        return int(np.prod([int(d) for d in edit.known_dims(self.weight)]))
-
     def matrix(self) -> Tensor:
         """The weight as [inputs, outputs], float32."""
         return self.flat(read(self.weight).float())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _OUTSIDE = 8
 """least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
+
 def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, Grid]:
     """The grid of every product's weight, by its name.
 

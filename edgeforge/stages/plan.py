@@ -18,11 +18,10 @@ _ONNX, _ORT = ("onnx", "onnx-ir", "onnxsim", "ml-dtypes", "protobuf"), ("onnxrun
 
 @dataclass(frozen=True)
 class Stage:
-    """One step. needs: stages whose artifacts it reads. keys: the recipe's part that decides
-    what it makes; gates do not, but for the report in a bundle.
-    tools: distributions whose change reruns it. vendor: it calls the backend that the chip names, whose own tools
-    count too. folder: where its module lies, under stages/. opens: the module that reads what the build starts from.
-    whence: it writes down where that lay.
+    """One step. needs: stages whose artifacts it reads. keys: the recipe's part that decides what it makes; gates do
+    not, but for the report in a bundle. tools: distributions whose change reruns it. vendor: it calls the backend that
+    the chip names, whose own tools count too. folder: where its module lies, under stages/. opens: the module that
+    reads what the build starts from. whence: it writes down where that lay.
     """
 
     name: str

@@ -15,7 +15,6 @@ from edgeforge import artifact
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram
-from edgeforge.encoding import Encoding
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
@@ -25,8 +24,9 @@ from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, se
 from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.fit import Method
-from edgeforge.stages import adapt, foreign, mixed, reading
+from edgeforge.stages import adapt, foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
+from edgeforge.stages.samples import samples as samples_of
 
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
@@ -44,7 +44,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model = store.load(source)
     ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
     histograms = histogram.load(sources["calibrate"])
-    samples = reading.samples(source, artifact.load_decoder(source), sources["text"])
+    samples = samples_of(source, sources["text"])
 
     options = build.recipe.quantize
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
@@ -88,7 +88,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     whole = weight_grids.left_whole(model.graph, options, decoder, held)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside), stored,
             *_tuned_checks(weights, method),
-            *_block_checks([w.encoding for w in weights], options.block if chosen else None, whole)]
+            *_block_checks(options.block, table, [n for n, grid in chosen.items() if grid.lpbq], whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], unsearched: str, outside: Mapping[str, int]) -> list[Check]:
@@ -113,12 +113,12 @@ def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[
                   note="; ".join(said))]
 
 
-def _block_checks(fitted: list[Encoding], block: int | None, whole: Mapping[str, str]) -> list[Check]:
+def _block_checks(block: int | None, table: Table, wanted: Sequence[str], whole: Mapping[str, str]) -> list[Check]:
     """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
     if block is None:
         return []
-    count = sum(encoding.block_scale is not None for encoding in fitted)
-    return [Check(f"quantize: weights in blocks of {block}", count, "weights", 1),
+    count = sum(table[name].block_scale is not None for name in wanted)
+    return [Check(f"quantize: weights in blocks of {block}", count, "weights", len(wanted)),
             Check("quantize: weights left per channel", len(whole), "weights",
                   note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
 

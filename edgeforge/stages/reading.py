@@ -11,11 +11,8 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
-from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
-from edgeforge.calibrate import whole
 from edgeforge.calibrate.template import Window
-from edgeforge.quantize.walk import Sample
 
 WINDOWS = "windows.npz"
 
@@ -24,12 +21,6 @@ def windows(folder: Path) -> list[Window]:
     """What the text stage wrote into folder."""
     with np.load(folder / WINDOWS) as arrays:
         return list(arrays["ids"])
-
-
-def samples(source: Path, decoder: Decoder, text: Path) -> list[Sample]:
-    """The windows of text as inputs of the graph in source, each all at once."""
-    with np.load(source / artifact.ROPE) as tables:
-        return [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in windows(text)]
 
 
 def read(build: Build, source: Path, windows: Sequence[Window], executor: Executor) -> None:

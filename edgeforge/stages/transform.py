@@ -26,6 +26,7 @@ from edgeforge.graph.requantize import RequantizeEmbedding
 from edgeforge.quantize import equalize, outliers, rotate, scale_channels, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, reading
+from edgeforge.stages.samples import samples as samples_of
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -42,7 +43,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         build.say(", ".join(options.transforms))
         checks = _apply(model, decoder, options.transforms, seen)
     if "scale_channels" in options.transforms:
-        checks += _scale(build, model, decoder, reading.samples(source, decoder, sources["text"]))
+        checks += _scale(build, model, decoder, samples_of(source, sources["text"]))
     if options.embedding != options.activations:
         RequantizeEmbedding()(model)
     store.save(model, out)

@@ -9,6 +9,7 @@ against 8 GiB. A run that the time limit ends is extrapolated over the stops of 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import tempfile
 import time
@@ -71,12 +72,14 @@ def search(folder: str, windows: int, minutes: float) -> None:
 
     cut = ""
     try:
-        sequential.quantize(model, samples, grids, PRESETS["balanced"], say)
+        sequential.quantize(model, samples, grids, dataclasses.replace(PRESETS["balanced"], importance=False), say)
         done = 1.0
     except OutOfTimeError:
         done = (int(seen[0]) - 1) / int(seen[1])
         cut = f" (extrapolated from {seen[0]} of {seen[1]} stops)"
-    spent = (time.perf_counter() - begun) / max(done, 1e-9)
+    if not done:
+        raise SystemExit("not one stop of the walk was done in time: give --minutes more")
+    spent = (time.perf_counter() - begun) / done
     peak = peak_mib() / 1024
     print(f"{windows} windows of {TOKENS} tokens: {spent / 60:.1f} min{cut}, peak {peak:.2f} GiB, "
           f"{peak / LIMIT_GIB:.2f} of {LIMIT_GIB:g} GiB", flush=True)

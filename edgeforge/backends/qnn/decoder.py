@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 import time
@@ -21,8 +20,8 @@ from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.blocks import blocks_read_back
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
-from edgeforge.backends.qnn.emulator import EmulatorCrashed, Feeds, Outputs, compile_and_emulate, emulate
-from edgeforge.backends.qnn.job import EXECUTOR, JOB, GraphJob, PartJob
+from edgeforge.backends.qnn.emulator import emulate_loaded_or_anew
+from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
 from edgeforge.backends.qnn.limits import may_crash
 from edgeforge.backends.qnn.placement import check_placement
 from edgeforge.backends.qnn.twins import compare_twins
@@ -178,7 +177,8 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
     """A few decode steps through all parts on the emulator, each part fed by the one before."""
     labels = sorted(p.name for p in (split / _VECTORS).iterdir() if p.name.startswith("ar1_"))[:_EMULATED_STEPS]
     build.say(f"{len(labels)} decode steps on the emulator (slow: seconds to minutes)")
-    begun = time.perf_counter()
+    begun, limits = time.perf_counter(), build.recipe.compile
+    memory = process.allowance(limits.memory_mb)
     values: list[Arrays] = [{} for _ in labels]
     expected: list[Arrays] = [{} for _ in labels]
     notes: list[str] = []
@@ -189,7 +189,7 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
             values[step] = record.load_arrays(folder / record.INPUTS) | values[step]
             expected[step] |= record.load_arrays(folder / record.OUTPUTS)
             feeds.append({t.name: values[step][t.name] for t in spec.inputs})
-        outputs, note = _emulated_calls(build, part, spec.graph, feeds, may_crash(table))
+        outputs, note = emulate_loaded_or_anew(part, spec.graph, feeds, limits.timeout_s, memory, may_crash(table))
         notes += [note] if note else []
         for step, made in enumerate(outputs):
             values[step] |= made
@@ -203,25 +203,9 @@ def _decode(build: Build, split: Path, graph: Graph, twin: Sequence[CompiledPart
                 note="; ".join(notes), gate="emulator_db")
     step_s = (time.perf_counter() - begun) / len(labels)
     both_s = sum(p.run_seconds for p in twin)
-    yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")
+    if not notes:
+        yield Check("compile: emulator, a decode step", step_s, "s", note="on this machine's CPU, never a device time")
     yield Check("compile: emulator, a prompt chunk and a decode step", both_s, "s", note="likewise")
-
-
-def _emulated_calls(build: Build, part: CompiledPart, graph: str, feeds: Sequence[Feeds], known: bool
-                    ) -> tuple[list[Outputs], str]:
-    """Outputs of each call of one graph of a twin; a note where its binary couldn't be loaded (limits.CRASHING)."""
-    limits = build.recipe.compile
-    memory = process.allowance(limits.memory_mb)
-    try:
-        return emulate(part, graph, feeds, limits.timeout_s, memory), ""
-    except EmulatorCrashed as error:
-        if not known:
-            raise
-        build.say(f"{part.name}: the emulator crashes on its binary (known for blocks of 64); compiled anew to run")
-        job = PartJob.load(part.folder / JOB)
-        alone = dataclasses.replace(job, graphs=tuple(g for g in job.graphs if g.name == graph))
-        outputs = compile_and_emulate(alone, feeds, limits.timeout_s, memory)
-        return outputs, f"{part.name} ran in a process that compiled it anew: {error.message}"
 
 
 def _worst(table: Table, expected: Arrays, made: Arrays) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -20,7 +21,7 @@ from edgeforge.backends.faults import in_text
 from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.compiler import CompiledPart
 from edgeforge.backends.qnn.faults import FAULTS
-from edgeforge.backends.qnn.job import PartJob
+from edgeforge.backends.qnn.job import JOB, PartJob
 from edgeforge.errors import CompilerError
 from edgeforge.export import record
 
@@ -28,7 +29,7 @@ WORKER = process.module_command("edgeforge.backends.qnn.emulator_worker")
 
 
 class EmulatorCrashed(CompilerError):
-    """The emulator's process was ended by a signal."""
+    """The emulator's process was ended by a signal of its own; the system's SIGKILL says nothing of the graph."""
 
 
 Feeds = Mapping[str, npt.NDArray[np.generic]]
@@ -67,6 +68,21 @@ def compile_and_emulate(job: PartJob, feeds: Sequence[Feeds], timeout_s: float,
     return _run(where, graph.onnx, job.options, feeds, timeout_s, memory_bytes)
 
 
+def emulate_loaded_or_anew(part: CompiledPart, graph: str, feeds: Sequence[Feeds], timeout_s: float,
+                           memory_bytes: int | None, may_crash: bool) -> tuple[list[Outputs], str]:
+    """Outputs as `emulate` gives them, and a note where the binary's loading crashed as it may (limits.CRASHING): the
+    graph then ran in a process that compiled it anew."""
+    try:
+        return emulate(part, graph, feeds, timeout_s, memory_bytes), ""
+    except EmulatorCrashed as error:
+        if not may_crash:
+            raise
+        job = PartJob.load(part.folder / JOB)
+        alone = replace(job, graphs=tuple(g for g in job.graphs if g.name == graph))
+        outputs = compile_and_emulate(alone, feeds, timeout_s, memory_bytes)
+        return outputs, f"{part.name} ran in a process that compiled it anew: {error.message}"
+
+
 def _run(where: str, model: Path, options: Mapping[str, str], feeds: Sequence[Feeds], timeout_s: float,
          memory_bytes: int | None) -> list[Outputs]:
     wheel.find()
@@ -84,7 +100,7 @@ def _run(where: str, model: Path, options: Mapping[str, str], feeds: Sequence[Fe
             lines = "".join(f"\n    {line}" for line in complaints.culprits(run.log))
             known = in_text(FAULTS, run.log)[:1]
             hint = f"{known[0].cause}: {known[0].remedy}" if known else ""
-            kind = EmulatorCrashed if run.signal else CompilerError
+            kind = EmulatorCrashed if run.signal not in ("", "SIGKILL") else CompilerError
             raise kind(f"{where}: the HTP emulator {run.ending()}{lines}", hint)
         try:
             return [record.load_arrays(folder / f"{index}.out.npz") for index in range(len(feeds))]

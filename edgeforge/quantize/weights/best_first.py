@@ -50,10 +50,11 @@ def search(h: Tensor, tried: int, columns: int, error: Callable[[Columns, Tensor
 
 def bounding(h: Tensor) -> Tensor:
     """F [k, n] with |F e|^2 <= e' H e, near it for errors along what H has most of."""
-    some = h @ h[:, ::_SHARE]  # one step of a power iteration from evenly spaced channels
-    basis = torch.linalg.qr(some / some.abs().max()).Q
+    top = h.diagonal().max()
+    h = h / top  # what is squared here stays within float32
+    basis = torch.linalg.qr(h @ h[:, ::_SHARE]).Q  # one step of a power iteration from evenly spaced channels
     image = h @ basis
     energies, turn = torch.linalg.eigh(basis.T @ image)
     kept = energies > _TINY * energies[-1]
-    factor: Tensor = (image @ turn[:, kept] / energies[kept].sqrt()).T.contiguous()
+    factor: Tensor = (image @ turn[:, kept] * (top / energies[kept]).sqrt()).T.contiguous()
     return factor

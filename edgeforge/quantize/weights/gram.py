@@ -88,10 +88,6 @@ class Gram:
         found[self.order] = self.upper.T @ (self.upper @ right[self.order])
         return found
 
-    def loss(self, error: Tensor) -> Tensor:
-        """e' H e of every column of error [n, o]: [o]."""
-        return ((self.matrix @ error) * error).sum(0)
-
 
 class Loss:
     """e' H_bb e of every block and column, for many errors: blocks [b, s, s], error [b, s, o] -> [b, o]."""

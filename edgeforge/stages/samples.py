@@ -1,0 +1,19 @@
+"""The calibration text as inputs of a graph, for who walks it in torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from edgeforge import artifact
+from edgeforge.calibrate import whole
+from edgeforge.quantize.walk import Sample
+from edgeforge.stages import reading
+
+
+def samples(source: Path, text: Path) -> list[Sample]:
+    """The windows of text as inputs of the decoder in source, each all at once."""
+    decoder = artifact.load_decoder(source)
+    with np.load(source / artifact.ROPE) as tables:
+        return [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(text)]
