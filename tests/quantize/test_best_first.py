@@ -19,8 +19,9 @@ def gram(size: int, tokens: int, massive: float = 1.0) -> Tensor:
     return x.T @ x
 
 
-KINDS = pytest.mark.parametrize("h", [gram(1, 5), gram(60, 300), gram(300, 40), gram(300, 900, 1e3), torch.eye(50)],
-                                ids=["one", "small", "rank 40", "massive channel", "white"])
+GRAMS = {"one": gram(1, 5), "small": gram(60, 300), "rank 40": gram(300, 40), "massive channel": gram(300, 900, 1e3),
+         "white": torch.eye(50), "huge": 1e19 * gram(60, 300), "tiny": 1e-26 * gram(60, 300)}
+KINDS = pytest.mark.parametrize("h", GRAMS.values(), ids=GRAMS)
 
 
 @KINDS
