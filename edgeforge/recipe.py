@@ -109,8 +109,8 @@ class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
     quality: Literal["fast", "balanced", "best"] = "balanced"
-    """How much work the search for scales and codes may be (quantize/quality.py); the keys `scales` to
-    `reconstruct` replace what it says."""
+    """How much work the search for scales and codes may be (quantize/quality.py): `best` is `balanced` on more text
+    (calibrate.windows); the keys `scales` to `reconstruct` replace what it says."""
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight. What no search fits (grouped and transposed convolutions, a weight that two nodes read) takes 8
     at least, unless `exceptions` names it, and is reported."""

@@ -1,9 +1,11 @@
 """How much work a quality buys: presets of the methods, each key open to the recipe.
 
-SmolLM2-135M, W4 in blocks of 64, weights alone, KL on text of calibration's kinds and on novels: `balanced` with 4k
-tokens 0.097 / 0.167, with the default 12k tokens 0.080 / 0.143 in 355 CPU seconds; three refinements instead of one
-0.073 / 0.145. Without importance 4k tokens gave 0.123, and the correction then had no part in it. Reconstruction
-cost twice the time and gave nothing there (0.109 / 0.172 with 4k tokens), so no preset has it.
+`best` is `balanced` on four times the text (recipe.BEST_WINDOWS), for what is short is not work on a weight but text:
+SmolLM2-135M, W4 in blocks of 64, weights alone, KL on text of calibration's kinds and on a novel
+(scripts/bench/ptq.py): `balanced` 0.086 and 0.118 in 250 CPU seconds, `best` 0.064 and 0.112 in 680, each gap's
+interval without zero. On that text four refinements instead of one gave 0.062 and 0.115; not rotated, `balanced` gave
+0.090 and 0.148. With 4k tokens it was 0.097 and 0.167 on other novels, without importance 0.123 on the first, and
+reconstruction cost twice the time and gave nothing there (0.109 / 0.172), so no preset has it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from edgeforge.quantize.weights.fit import Method
 if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
 
+_BALANCED = Method("search", "gptq", refine=1, correction=0.25, importance=True, reconstruct=False)
 PRESETS = {
     "fast": Method("search", "nearest", refine=0, correction=0.0, importance=False, reconstruct=False),
-    "balanced": Method("search", "gptq", refine=1, correction=0.25, importance=True, reconstruct=False),
-    "best": Method("search", "gptq", refine=4, correction=0.25, importance=True, reconstruct=False),
+    "balanced": _BALANCED,
+    "best": _BALANCED,
 }
 
 

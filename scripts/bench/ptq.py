@@ -8,7 +8,8 @@ says so), lets both search it in turn, and compares time, memory and the loss of
 with AIMET's 20 candidates, then with our own search. PYTHON (or EDGEFORGE_AIMET) is an interpreter with aimet-onnx.
 
 The second runs AIMET's recipe through our own walk on the whole model (which needs no AIMET; the first says how often
-it chooses what AIMET chose) and measures it and our `balanced` and `best` on text that calibration has not seen.
+it chooses what AIMET chose), on the graph that we search and on the one before our transforms, and measures it and our
+`balanced` and `best` on text that calibration has not seen.
 Novels: scripts/fetch_novels.py. Both prepare the graph by a build's own stages, in --cache (a scratch folder without).
 """
 
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from peer import bench, judge
-from peer.prepare import prepare
+from peer.prepare import VARIANTS, Prepared, prepare
 
 from edgeforge.errors import EdgeForgeError
 
@@ -63,22 +64,35 @@ def _run(options: argparse.Namespace) -> None:
     if not options.emulate:
         _require_aimet(options.aimet)
     with _scratch() as scratch:
-        ready = prepare(options.model, options.cache or scratch / "cache")
+        cache = options.cache or scratch / "cache"
         if options.emulate:
-            texts = judge.evaluation_text(ready, options.novel, scratch)
-        for name in options.grids:
-            block = GRIDS[name]
-            title = "W4, one step a channel" if block is None else f"W4, LPBQ in blocks of {block}"
-            if options.emulate:
-                print(f"\n{title}; weights alone, head W8; {len(ready.windows)} calibration windows; AIMET's recipe "
-                      "through our walk, so its time is ours", flush=True)
-                lines = judge.run(ready, block, texts, options.threads, scratch, _say)
-            else:
-                print(f"\n{title}", flush=True)
-                plan = bench.Plan(block, options.threads, options.layers, options.windows, options.runs, options.aimet)
-                lines = bench.run(ready, plan, scratch / name, _say)
-            for line in lines:
-                print(line, flush=True)
+            _emulate(options, cache, scratch)
+        else:
+            _race(options, prepare(options.model, cache), scratch)
+
+
+def _race(options: argparse.Namespace, ready: Prepared, scratch: Path) -> None:
+    for name in options.grids:
+        print(f"\n{_title(name)}", flush=True)
+        plan = bench.Plan(GRIDS[name], options.threads, options.layers, options.windows, options.runs, options.aimet)
+        for line in bench.run(ready, plan, scratch / name, _say):
+            print(line, flush=True)
+
+
+def _emulate(options: argparse.Namespace, cache: Path, scratch: Path) -> None:
+    ready = {variant: prepare(options.model, cache, variant) for variant in VARIANTS}
+    read = judge.evaluation_text(ready["best"], options.novel, scratch)
+    counts = ", ".join(f"{len(one.windows)} of {variant}" for variant, one in ready.items())
+    for name in options.grids:
+        print(f"\n{_title(name)}; weights alone, head W8; calibration windows: {counts}; AIMET's recipe through our "
+              "walk, so its time is ours", flush=True)
+        for line in judge.run(ready, GRIDS[name], read, options.threads, scratch, _say):
+            print(line, flush=True)
+
+
+def _title(grid: str) -> str:
+    block = GRIDS[grid]
+    return "W4, one step a channel" if block is None else f"W4, LPBQ in blocks of {block}"
 
 
 def _require_aimet(python: str) -> None:

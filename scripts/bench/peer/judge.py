@@ -47,8 +47,10 @@ def _ours(quality: str) -> Search:
     return search
 
 
-SEARCHES: dict[str, Search] = {"AIMET's recipe": recipe.quantize, "balanced": _ours("balanced"), "best": _ours("best")}
-"""what puts every weight on its grid"""
+SEARCHES: dict[str, tuple[str, Search]] = {
+    "AIMET, our graph": ("balanced", recipe.quantize), "AIMET's recipe": ("bare", recipe.quantize),
+    "balanced": ("balanced", _ours("balanced")), "best": ("best", _ours("best"))}
+"""the variant of graph and text (prepare.VARIANTS), and what puts every weight on its grid"""
 
 
 def evaluation_text(ready: Prepared, novel: Path | None, scratch: Path) -> list[Text]:
@@ -93,21 +95,21 @@ def measure(folder: Path, text: Text, threads: int) -> Totals:
                          for ids, place in zip(text.windows, text.references, strict=True)])
 
 
-def run(ready: Prepared, block: int | None, read: Sequence[Text], threads: int, scratch: Path,
+def run(ready: Mapping[str, Prepared], block: int | None, read: Sequence[Text], threads: int, scratch: Path,
         say: Callable[[str], None]) -> Iterator[str]:
-    """The table's lines: every search on every text, and each against the one before it."""
+    """The table's lines: every search on every text, and each against the one before it. ready: by variant."""
     torch.set_num_threads(threads)
     found: dict[str, list[Totals]] = {}
-    yield f"{'':16}{'CPU s':>7}{'text':>14}" + "".join(f"{figure + ' [95 %]':>28}" for figure in FIGURES)
-    for name, search in SEARCHES.items():
+    yield f"{'':18}{'CPU s':>7}{'text':>14}" + "".join(f"{figure + ' [95 %]':>28}" for figure in FIGURES)
+    for name, (variant, search) in SEARCHES.items():
         say(name)
         folder = scratch / "variant"
-        spent = quantized(ready, block, search, folder, say)
+        spent = quantized(ready[variant], block, search, folder, say)
         found[name] = [measure(folder, text, threads) for text in read]
         shutil.rmtree(folder)
         for text, totals in zip(read, found[name], strict=True):
             cells = "".join(f"{_shown(_estimate(totals, figure)):>28}" for figure in FIGURES)
-            yield f"{name:16}{spent['cpu']:7.0f}{text.name:>14}" + cells
+            yield f"{name:18}{spent['cpu']:7.0f}{text.name:>14}" + cells
     for index, text in enumerate(read):
         perplexity = _estimate(next(iter(found.values()))[index], "ppl_reference").value
         yield f"{text.name}: {len(text.windows)} windows, the float model's perplexity is {perplexity:.3f}"

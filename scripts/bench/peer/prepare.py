@@ -35,13 +35,18 @@ class _EnoughError(Exception):
     """Everything before calibration is there."""
 
 
-def prepare(model: Path, cache: Path) -> Prepared:
+VARIANTS: dict[str, dict[str, object]] = {"balanced": {}, "best": {"quality": "best"}, "bare": {"transforms": []}}
+"""what a recipe says of quantization beside its bits. bare: the optimized graph, as others would get it"""
+
+
+def prepare(model: Path, cache: Path, variant: str = "balanced") -> Prepared:
     """Runs the stages up to `transform`, or finds them in cache."""
     cache.mkdir(parents=True, exist_ok=True)
-    path = cache / "bench.yaml"
+    path = cache / f"{variant}.yaml"
     path.write_text(yaml.safe_dump({
         "model": str(model.resolve()), "out": str(cache.resolve() / "bench"),
-        "target": {"chip": "snapdragon-8-gen-3"}, "quantize": {"weights": 4, "block": 64}}), encoding="utf-8")
+        "target": {"chip": "snapdragon-8-gen-3"},
+        "quantize": {"weights": 4, "block": 64, **VARIANTS[variant]}}), encoding="utf-8")
     made = recipe.load(path)
     with contextlib.suppress(_EnoughError):
         pipeline.build(made, _until("calibrate"))
