@@ -45,10 +45,11 @@ def write(folder: str) -> None:
     """The optimized float graph."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config()).eval()
+    cos, sin = rope.tables(model, TOKENS)  # the adapted graph has none
     decoder = shape.decoder(model.config, HTP, TOKENS)
     graph = export.export(DecoderGraph(model, HTP), decoder)
     store.save(optimize(graph, HTP), Path(folder))
-    np.savez(Path(folder) / "rope.npz", **dict(zip(("cos", "sin"), rope.tables(model, TOKENS), strict=True)))
+    np.savez(Path(folder) / "rope.npz", cos=cos, sin=sin)
 
 
 class OutOfTimeError(Exception):
