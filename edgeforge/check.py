@@ -177,7 +177,8 @@ def _blocks(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
         others = f", and so have {len(odd) - 1} more" if len(odd) > 1 else ""
         yield Finding("warning", recipe.where("quantize.block"), f"{name} has {inputs} inputs, which blocks of {block} "
                       f"do not divide{others}: one scale an output channel there",
-                      "take smaller blocks, or leave it so; the report lists them")
+                      ("take smaller blocks, or leave it so" if block is not None and block > 16 else
+                       "16 is the smallest block: leave it so") + "; the report lists them")
 
 
 def _precision(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:

@@ -98,10 +98,14 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
 
 
 def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:
-    """How many inputs each product of the layers and the head has, by the checkpoint's name of its weight."""
-    head = [n for n in tensors if n.endswith(HEAD)] or [n for n in tensors if n.endswith(EMBEDDING)]
-    return {name: info.shape[-1] for name, info in tensors.items()
-            if len(info.shape) == 2 and (LAYER.search(name) or name in head)}
+    """How many inputs each product of the layers and the head has, by the checkpoint's name of its weight; a head that
+    the checkpoint ties to the embedding has a name of its own in the graph."""
+    found = {name: info.shape[-1] for name, info in tensors.items()
+             if len(info.shape) == 2 and (LAYER.search(name) or name.endswith(HEAD))}
+    tied = next((info for name, info in tensors.items() if name.endswith(EMBEDDING)), None)
+    if tied is not None and not any(name.endswith(HEAD) for name in found):
+        found[HEAD[0]] = tied.shape[-1]
+    return found
 
 
 def below_head(tensors: Mapping[str, TensorInfo]) -> dict[str, tuple[int, int]]:

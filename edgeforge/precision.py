@@ -52,4 +52,6 @@ def bundle(recipe: Recipe, source: Path, out: Path) -> None:
     if recipe.quantize.budget is None:
         return
     shutil.copyfile(source / FILE, out / FILE)
-    (out / RECIPE).write_text(show.as_yaml(explicit(recipe, names(source))), encoding="utf-8")
+    beside = recipe.out.with_name(f"{recipe.out.name}-mixed")  # a build into its own bundle would delete the recipe
+    made = explicit(recipe, names(source)).model_copy(update={"out": beside})
+    (out / RECIPE).write_text(show.as_yaml(made), encoding="utf-8")

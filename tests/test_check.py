@@ -21,7 +21,7 @@ from edgeforge.adapt import shape
 from edgeforge.backends.qnn import limits, wheel
 from edgeforge.checkpoint import Checkpoint, TensorInfo
 from edgeforge.errors import CompilerError, RecipeError, UnsupportedError
-from edgeforge.estimate import Estimate, estimate
+from edgeforge.estimate import Estimate, estimate, product_inputs
 from edgeforge.findings import Facts, Finding
 from edgeforge.targets import HTP
 
@@ -161,6 +161,17 @@ def test_products_that_blocks_do_not_divide_are_told_and_not_refused(built: Buil
                          "have 1 more: one scale an output channel there")
     assert report.exit_code == 0
     assert not [w for w in _said(check.examine(made).findings, "warning") if "blocks" in w]
+
+
+def test_a_tied_head_is_called_as_the_graph_calls_it() -> None:
+    """An exception for it is written with that name; the embedding is nobody's product."""
+    def info(*shape: int) -> TensorInfo:
+        return TensorInfo(shape, "F32", Path("m"))
+    layer = {"model.layers.0.mlp.up_proj.weight": info(8, 4), "model.layers.0.input_layernorm.weight": info(4)}
+    table = {"model.embed_tokens.weight": info(160, 4)}
+    names = ["lm_head.weight", "model.layers.0.mlp.up_proj.weight"]
+    assert sorted(product_inputs(layer | table)) == names
+    assert sorted(product_inputs(layer | table | {"lm_head.weight": info(160, 4)})) == names
 
 
 def test_a_width_on_which_the_emulator_crashes_is_told(tmp_path: Path) -> None:

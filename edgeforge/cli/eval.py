@@ -27,7 +27,8 @@ _COLUMNS = {"ppl_reference": ("ppl,\nfloat", ".2f"), "ppl": ("ppl", ".2f"), "ppl
 
 def evaluate(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
-    stage: Annotated[str, typer.Option(help="Whose model: adapt, optimize, transform, quantize or bundle.")] = "bundle",
+    stage: Annotated[str, typer.Option(
+        help="Whose model: adapt, optimize, transform, quantize, split or bundle.")] = "bundle",
     text: Annotated[list[Path] | None, typer.Option(
         help="A text or .jsonl file to evaluate on, too; may be repeated.")] = None,
     windows: Annotated[int, typer.Option(min=1, help="Pieces of text of each domain, at most.")] = 8,

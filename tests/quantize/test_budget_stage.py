@@ -56,6 +56,7 @@ def test_bits_per_weight(built: Built, tmp_path: Path) -> None:
     precision.bundle(wished, tmp_path / "a", tmp_path / "bundle")
     spent = recipe.load(tmp_path / "bundle" / precision.RECIPE)
     assert spent.quantize.budget is None
+    assert spent.out == wished.out.with_name(f"{wished.out.name}-mixed"), "built where it lies it would delete itself"
     assert spent.quantize.exceptions == wished.quantize.exceptions | dict.fromkeys(raised, 8)
     again = made(built, spent, tmp_path / "b")
     assert same(tmp_path / "a", tmp_path / "b")
