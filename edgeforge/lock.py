@@ -20,15 +20,13 @@ from edgeforge_runtime.typed import read_json
 from edgeforge import __version__, cache, gates, keys, source, targets
 from edgeforge.build import DATA, HASHES, STAMP, Build
 from edgeforge.errors import EdgeForgeError, GateError
-from edgeforge.recipe import Gates
 from edgeforge.stages.plan import GRAPH_STAGES, STAGES, plan
 
 FILE = "edgeforge.lock.json"
 _FORMAT = "edgeforge-lock-1"
 _LATER = {FILE, STAMP, gates.FILE}
 """written when the lock is, or after it"""
-_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "quantize": {"encodings"}, "compile": True,
-                   "gates": set(Gates.model_fields) - {"windows"}}
+_ELSEWHERE: Any = {"model": True, "out": True, "calibrate": {"text"}, "quantize": {"encodings"}, "compile": True}
 """parts of a recipe that stand in the lock by contents, or change nothing"""
 _SHOWN, _NAME = 5, 200
 
