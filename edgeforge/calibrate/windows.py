@@ -15,9 +15,10 @@ default text; what the model writes itself (own.py) comes beside either, and is 
 when the part of it that `chat` would take fills no window: then all of it is text.
 
 Calibration and evaluation share no paragraph: consecutive ones are gathered into sections, sections go to the two
-roles in turn (the first four of a short text to calibration), and evaluation loses the paragraphs that nearly repeat calibration. The gates read the default text
-whatever calibration reads, so a user's file that holds some of it loses those windows. With a vocabulary of 49k the
-default text gives about 115 windows of 512 tokens to calibration and 105 to evaluation.
+roles in turn (the first four of a short text to calibration), and evaluation loses the paragraphs that nearly repeat
+calibration. The gates read the default text whatever calibration reads, so a user's file that holds some of it loses
+those windows. With a vocabulary of 49k the default text gives about 115 windows of 512 tokens to calibration and 105
+to evaluation.
 """
 
 from __future__ import annotations
