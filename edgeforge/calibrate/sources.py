@@ -103,6 +103,7 @@ def _documents(file: Path, text: str) -> list[Section]:
             continue
         try:
             found = json.loads(line)
+            json.dumps(found, ensure_ascii=False).encode()  # JSON can spell half a surrogate pair, which is no text
         except (ValueError, RecursionError) as error:
             raise RecipeError(f"{file}: line {number} is not JSON: {error}", f"a line is {_LINE}") from None
         if isinstance(found, dict) and isinstance(found.get("text"), str):

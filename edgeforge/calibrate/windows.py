@@ -189,10 +189,10 @@ def _too_little(source: Path | None, role: Role, domain: Domain, length: int, he
                 known: Known | None) -> RecipeError:
     """held: windows that there are, in the order of the cycle, before domain has no more."""
     windows, tokens = _KEYS[role]
-    holds = (f"holds {held} {role} windows of {length} tokens, and then no more {domain}" if held
+    holds = (f"holds {held} {role} window{'s' * (held > 1)} of {length} tokens, and then no more {domain}" if held
              else f"holds too little {domain} for one {role} window of {length} tokens")
     repeats = f"; {known.repeats} more repeat what the gates measure on" if known is not None and known.repeats else ""
-    fewer = f"set {windows} to {held} or less, or" if held else "set"
+    fewer = f"set {windows} to {held}, or" if held else "set"
     longer = ", or name a longer text (calibrate.text)" if role == "calibration" else ""
     return RecipeError(f"{source or 'the default text'} {holds}; {count} are asked for{repeats}",
                        f"{fewer} {tokens} to less than {length}{longer}")

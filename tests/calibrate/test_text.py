@@ -313,7 +313,7 @@ class TestShortFile:
                                               r"more (text|chat); 4000 are asked for") as caught:
             calibration_windows(chatty, 128, 4000, own_text)
         held = int(caught.value.message.split(" holds ")[1].split()[0])
-        assert caught.value.hint == (f"set calibrate.windows to {held} or less, or calibrate.tokens to less than 128, "
+        assert caught.value.hint == (f"set calibrate.windows to {held}, or calibrate.tokens to less than 128, "
                                      "or name a longer text (calibrate.text)")
         assert len(calibration_windows(chatty, 128, held, own_text)) == held
         with pytest.raises(RecipeError, match=f"holds {held} cal.*; {held + 1} are"):
@@ -322,7 +322,7 @@ class TestShortFile:
     def test_the_gates_text_is_no_choice(self, chatty: PreTrainedTokenizerFast) -> None:
         with pytest.raises(RecipeError, match="the default text holds") as caught:
             evaluation_windows(chatty, 4000, 4000)
-        assert re.fullmatch(r"set gates.windows to \d+ or less, or target.context to less than 4000",
+        assert re.fullmatch(r"set gates.windows to \d+, or target.context to less than 4000",
                             caught.value.hint)
 
     @pytest.mark.parametrize(("name", "content"), [
@@ -414,7 +414,8 @@ class TestJsonLines:
         assert domains(chatty, 6, self.write(tmp_path / "own.jsonl", *lines)) == 2 * ["chat", "text", "text"]
 
     @pytest.mark.parametrize(("line", "said"), [
-        ("{", "line 2 is not JSON"), ("[1]", "line 2 is neither"), ('{"txt": "x"}', "line 2 is neither"),
+        ("{", "line 2 is not JSON"), ('{"text": "\\ud83d"}', "line 2 is not JSON.*surrogates not allowed"),
+        ("[1]", "line 2 is neither"), ('{"txt": "x"}', "line 2 is neither"),
         ('{"messages": []}', "line 2 is neither"), ('{"messages": [{"role": "user", "content": "x"}]}', "line 2 is"),
         ('{"messages": [{"role": "assistant", "content": 5}]}', "line 2 is neither"),
     ])
