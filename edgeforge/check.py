@@ -14,6 +14,7 @@ from typing import Any
 from edgeforge import mismatch, places, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
+from edgeforge.calibrate import sources
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, below_head, estimate, product_inputs
@@ -125,8 +126,17 @@ def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
 
 
 def _text(recipe: Recipe) -> Iterator[Finding]:
-    if recipe.calibrate.text is not None:
-        yield from places.file(recipe, "calibrate.text", recipe.calibrate.text, "give the path of a UTF-8 text file")
+    """Of the recipe's own text all that needs no tokenizer: it is there, and can be read."""
+    path, key = recipe.calibrate.text, "calibrate.text"
+    if path is None:
+        return
+    missing = list(places.file(recipe, key, path, "give the path of a UTF-8 text file"))
+    yield from missing
+    try:
+        if not missing:
+            sources.read(path)
+    except RecipeError as error:
+        yield Finding("recipe", recipe.where(key), error.message, error.hint)
 
 
 def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:

@@ -358,6 +358,31 @@ def test_everything_at_once_and_the_recipes_part_decides(tmp_path: Path) -> None
         check.require(_recipe(tmp_path), _checkpoint(tmp_path, QWEN3_4B | {"num_experts": 4}), lambda text: None)
 
 
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("t.txt", b"", "holds no text"), ("t.txt", b" \n", "holds no text"),
+    ("t.txt", b"caf\xe9 au lait", "is not utf-8 text: byte 3 is 0xe9"),
+    ("t.jsonl", b'{"text": "fine"}\n{"text": "cut o', "line 2 is not JSON"),
+    ("t.jsonl", b'{"txt": "fine"}\n', "line 1 is neither a text nor a conversation"),
+])
+def test_a_text_that_cannot_be_read_is_told_before_a_build(tmp_path: Path, name: str, content: bytes,
+                                                           said: str) -> None:
+    """Each was "a build may start", and stopped the build after adapt and optimize."""
+    (tmp_path / name).write_bytes(content)
+    report = check.examine(_recipe(tmp_path, calibrate={"windows": 3, "text": name}))
+    (found,) = (f for f in report.findings if "calibrate.text" in f.where)
+    assert str(found).startswith(f"{tmp_path}/r.yaml:7: calibrate.text: {tmp_path}/{name}")
+    assert said in found.what
+    assert found.change
+    assert report.exit_code == 2
+    with pytest.raises(RecipeError, match="calibrate.text"):
+        check.require(_recipe(tmp_path, calibrate={"text": name}), _checkpoint(tmp_path, QWEN3_4B), lambda text: None)
+
+
+def test_a_text_that_can_be_read_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"text": "fine"}\n\n{"messages": [{"role": "assistant", "content": "Yes."}]}\n')
+    assert not _said(check.examine(_recipe(tmp_path, calibrate={"text": "t.jsonl"})).findings)
+
+
 def test_a_missing_or_another_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = _facts(_recipe(tmp_path))
     installed = wheel.find()
@@ -421,10 +446,13 @@ def test_a_broken_checkpoint_does_not_hide_the_rest(built: Built, checkpoint_fol
 
 
 def test_it_is_quick_and_needs_no_torch(built: Built) -> None:
+    text = built.recipe.with_name("own.txt")
+    text.write_text("\n\n".join(f"paragraph {i} " * 20 for i in range(5000)))
+    path = variant(built, "quick", calibrate={"text": str(text)})
     code = ("import sys\nfrom pathlib import Path\nfrom edgeforge import check, recipe\n"
             "report = check.examine(recipe.load(Path(sys.argv[1])))\n"
             "print(report.exit_code, sorted({'torch', 'transformers'} & set(sys.modules)), time.process_time())")
-    done = subprocess.run([sys.executable, "-c", "import time\n" + code, str(built.recipe)], capture_output=True,
+    done = subprocess.run([sys.executable, "-c", "import time\n" + code, str(path)], capture_output=True,
                           text=True, timeout=120, check=True)
     exit_code, loaded, seconds = done.stdout.split()
     assert (exit_code, loaded) == ("0", "[]")

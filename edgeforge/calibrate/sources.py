@@ -40,7 +40,7 @@ def read(file: Path) -> list[Section]:
     Kinds are text and chat. Special tokens that are spelled out in a text become their ids later.
 
     Raises:
-        RecipeError: it cannot be read, or a line of a .jsonl is neither.
+        RecipeError: it cannot be read, holds nothing, or a line of a .jsonl is neither.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -51,9 +51,10 @@ def read(file: Path) -> list[Section]:
             f"{file} is not utf-8 text: byte {error.start} is {error.object[error.start]:#04x}",
             f"convert it (iconv -t utf-8; a table: {JSONL} with lines like {_LINE}), or name another file",
         ) from error
-    if form(file):
-        return _documents(file, text)
-    return gather(_paragraphs(text, ""))
+    found = _documents(file, text) if form(file) else gather(_paragraphs(text, ""))
+    if not found:
+        raise RecipeError(f"{file} holds no text", "name a file that holds some")
+    return found
 
 
 def _topics() -> Iterator[tuple[Domain, str, str]]:
@@ -102,6 +103,7 @@ def _documents(file: Path, text: str) -> list[Section]:
             continue
         try:
             found = json.loads(line)
+            json.dumps(found, ensure_ascii=False).encode()  # JSON can spell half a surrogate pair, which is no text
         except (ValueError, RecursionError) as error:
             raise RecipeError(f"{file}: line {number} is not JSON: {error}", f"a line is {_LINE}") from None
         if isinstance(found, dict) and isinstance(found.get("text"), str):

@@ -5,17 +5,20 @@ They come in a fixed cycle of domains, so that any first k of them hold the decl
     text            tokenizer with a chat template        without one
     default         chat, prose, code, prose  (1:2:1)     prose, code, prose  (2:1)
     a text file     chat, text, text          (1:2)       text
+    a short one     text                                  text
     conversations   chat                                  (refused)
 
 A `chat` window is a conversation rendered by the tokenizer's own template: recorded ones as they are (.jsonl), and
 where there are none the user asks about a paragraph and the assistant's turn is the paragraph. The model will meet
 the template's special tokens in use, so it must meet them in calibration. A user's file takes the place of the
-default text; what the model writes itself (own.py) comes beside either, and is not drawn from these.
+default text; what the model writes itself (own.py) comes beside either, and is not drawn from these. A file is short
+when the part of it that `chat` would take fills no window: then all of it is text.
 
 Calibration and evaluation share no paragraph: consecutive ones are gathered into sections, sections go to the two
-roles in turn, and evaluation loses the paragraphs that nearly repeat calibration. The gates read the default text
-whatever calibration reads, so a user's file that holds some of it loses those windows. With a vocabulary of 49k the
-default text gives about 115 windows of 512 tokens to calibration and 105 to evaluation.
+roles in turn (the first four of a short text to calibration), and evaluation loses the paragraphs that nearly repeat
+calibration. The gates read the default text whatever calibration reads, so a user's file that holds some of it loses
+those windows. With a vocabulary of 49k the default text gives about 115 windows of 512 tokens to calibration and 105
+to evaluation.
 """
 
 from __future__ import annotations
@@ -43,6 +46,11 @@ Pools = dict[tuple[Role, Domain], list[Section]]
 
 _ANSWER_CHARS = 80
 """a heading is no answer: it goes with the paragraph after it"""
+_LEAST = 4
+"""sections that calibration takes of a text before evaluation gets any"""
+_KEYS: dict[Role, tuple[str, str]] = {"calibration": ("calibrate.windows", "calibrate.tokens"),
+                                      "evaluation": ("gates.windows", "target.context")}
+"""of a recipe: how many windows a role has, and how long they are"""
 _QUESTIONS = ("What should I know about {}?", "Explain {} to me.", "What does the reference say about {}?")
 
 
@@ -99,8 +107,9 @@ def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
     # By hash: a few windows then come from many subjects, and the order is the same everywhere.
     every = sorted(found, key=lambda section: text_hash(section.text))
     kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
-    calibration = [s for part in kinds for s in part[0::2]]
-    evaluation = without_near_copies([s for part in kinds for s in part[1::2]], calibration)
+    halves = [_halves(part) for part in kinds]
+    calibration = [s for half, _ in halves for s in half]
+    evaluation = without_near_copies([s for _, half in halves for s in half], calibration)
     lend = bool(tokenizer.chat_template) and not any(s.turns for s in found)
     made: Pools = {}
     roles: dict[Role, list[Section]] = {"calibration": calibration, "evaluation": evaluation}
@@ -112,6 +121,13 @@ def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
     return made
 
 
+def _halves(part: list[Section]) -> tuple[list[Section], list[Section]]:
+    """What calibration gets, and evaluation."""
+    if len(part) < 2 * _LEAST:
+        return part[:_LEAST], part[_LEAST:]
+    return part[0::2], part[1::2]
+
+
 def require_template_for(tokenizer: PreTrainedTokenizerBase, found: Sequence[Section], source: Path | None) -> None:
     """RecipeError when there are recorded conversations, and nothing to write them with."""
     if any(s.turns for s in found) and not tokenizer.chat_template:
@@ -119,13 +135,13 @@ def require_template_for(tokenizer: PreTrainedTokenizerBase, found: Sequence[Sec
                           'add chat_template.jinja to the checkpoint, or give lines of {"text": "..."}')
 
 
-def cycle(tokenizer: PreTrainedTokenizerBase, made: Pools, source: Path | None) -> tuple[Domain, ...]:
+def cycle(made: Pools, source: Path | None) -> tuple[Domain, ...]:
     """The order of domains that repeats; see the table above."""
     kinds = {domain for _, domain in made}
     plain: tuple[Domain, ...] = ("prose", "code", "prose") if source is None else ("text", "text")
-    if "text" not in kinds and source is not None:
-        return ("chat",) if "chat" in kinds else ("text",)
-    return ("chat", *plain) if tokenizer.chat_template else plain
+    if "chat" not in kinds:
+        return plain
+    return ("chat", *plain) if len(kinds) > 1 else ("chat",)
 
 
 def stream(tokenizer: PreTrainedTokenizerBase, length: int, domain: Domain, part: list[Section],
@@ -144,8 +160,8 @@ def _windows(
     tokenizer: PreTrainedTokenizerBase, length: int, count: int, source: Path | None, role: Role,
     known: Known | None = None,
 ) -> list[tuple[Domain, Window]]:
-    pool = pools(tokenizer, source)
-    plan = list(itertools.islice(itertools.cycle(cycle(tokenizer, pool, source)), count))
+    pool = _kept(tokenizer, length, pools(tokenizer, source), source, role)
+    plan = list(itertools.islice(itertools.cycle(cycle(pool, source)), count))
     every = {domain: stream(tokenizer, length, domain, pool.get((role, domain), []), source)
              for domain in dict.fromkeys(plan)}
     streams = {domain: known.without(found) if known is not None else found for domain, found in every.items()}
@@ -153,19 +169,33 @@ def _windows(
     for domain in plan:
         ids = next(streams[domain], None)
         if ids is None:
-            raise RecipeError(
-                f"{source or 'the default text'} holds {domain} for {plan[: len(made)].count(domain)} {role} "
-                f"windows of {length} tokens, {plan.count(domain)} are asked for{_repeats(known)}",
-                "ask for fewer or shorter windows, or name a longer text file in the recipe",
-            )
+            raise _too_little(source, role, domain, length, len(made), count, known)
         made.append((domain, ids))
     if "chat" in plan:
         _require_template(tokenizer, [window for _, window in made], length)
     return made
 
 
-def _repeats(known: Known | None) -> str:
-    return f"; {known.repeats} more repeat what the gates measure on" if known is not None and known.repeats else ""
+def _kept(tokenizer: PreTrainedTokenizerBase, length: int, made: Pools, source: Path | None, role: Role) -> Pools:
+    """The pools; where what a user's text lends to chat fills no window, it's text again."""
+    lent = made.get((role, "chat"), [])
+    if source is None or any(s.turns for s in lent) or next(
+            stream(tokenizer, length, "chat", lent, source), None) is not None:
+        return made
+    return {(role, "text"): [*made.get((role, "text"), []), *lent]}
+
+
+def _too_little(source: Path | None, role: Role, domain: Domain, length: int, held: int, count: int,
+                known: Known | None) -> RecipeError:
+    """held: windows that there are, in the order of the cycle, before domain has no more."""
+    windows, tokens = _KEYS[role]
+    holds = (f"holds {held} {role} window{'s' * (held > 1)} of {length} tokens, and then no more {domain}" if held
+             else f"holds too little {domain} for one {role} window of {length} tokens")
+    repeats = f"; {known.repeats} more repeat what the gates measure on" if known is not None and known.repeats else ""
+    fewer = f"set {windows} to {held}, or" if held else "set"
+    longer = ", or name a longer text (calibrate.text)" if role == "calibration" else ""
+    return RecipeError(f"{source or 'the default text'} {holds}; {count} are asked for{repeats}",
+                       f"{fewer} {tokens} to less than {length}{longer}")
 
 
 def _require_template(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window], length: int) -> None:
@@ -174,7 +204,7 @@ def _require_template(tokenizer: PreTrainedTokenizerBase, windows: Sequence[Wind
         raise RecipeError(
             f"{len(windows)} windows of {length} tokens never reach "
             f"{tokenizer.convert_ids_to_tokens(sorted(missing))}, which the chat template writes",
-            "use longer windows",
+            "use longer windows (calibrate.tokens)",
         )
 
 

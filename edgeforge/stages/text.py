@@ -19,7 +19,9 @@ from edgeforge.calibrate.overlap import Known, hashes
 from edgeforge.calibrate.sections import Domain
 from edgeforge.calibrate.template import Frame, Window
 from edgeforge.calibrate.windows import calibration_windows, gate_windows
+from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
+from edgeforge.recipe import Recipe
 from edgeforge.stages.reading import WINDOWS
 
 
@@ -33,7 +35,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     tokenizer = checkpoint.load_tokenizer(build.checkpoint)
     length = min(options.tokens, build.context)
     gated = Known(tokenizer, gate_windows(tokenizer, build.recipe))
-    made = calibration_windows(tokenizer, length, options.windows, options.text, gated)
+    made = _read(build.recipe, tokenizer, length, gated)
     if options.samples:
         written = _own(build, tokenizer, length)
         made = list(_spread(made, [(domain, w) for domain, window in written for w in gated.without([window])]))
@@ -57,6 +59,16 @@ def describe(windows: Sequence[Window]) -> dict[str, Any]:
     for window in windows:
         digest.update(np.array([len(window), *window], "<i8").tobytes())
     return {"windows": len(windows), "tokens": sum(map(len, windows)), "sha256": digest.hexdigest()}
+
+
+def _read(recipe: Recipe, tokenizer: Any, length: int, gated: Known) -> list[tuple[Domain, Window]]:
+    """`calibration_windows` of what the recipe names; a RecipeError comes with the recipe's line."""
+    options = recipe.calibrate
+    try:
+        return calibration_windows(tokenizer, length, options.windows, options.text, gated)
+    except RecipeError as error:
+        where = recipe.where("calibrate.text" if options.text is not None else "calibrate.windows")
+        raise RecipeError(f"{where}: {error.message}", error.hint) from error
 
 
 def _own(build: Build, tokenizer: Any, length: int) -> list[tuple[Domain, Window]]:

@@ -138,7 +138,7 @@ class TestWindows:
         assert whole.startswith(plain.decode(calibration_windows(plain, 64, 1)[0]))
 
     def test_too_little_text_says_how_much_there_is(self, chatty: PreTrainedTokenizerFast) -> None:
-        with pytest.raises(RecipeError, match=r"for \d+ calibration windows of 4000 tokens, \d+ are"):
+        with pytest.raises(RecipeError, match=r"holds \d+ calibration windows of 4000 tokens, and then no more"):
             calibration_windows(chatty, 4000, 100)
 
     def test_no_room_behind_the_opening(self) -> None:
@@ -261,8 +261,78 @@ class TestOwnFile:
 
     def test_too_short(self, plain: PreTrainedTokenizerFast, own_text: Path) -> None:
         own_text.write_text("One short paragraph.")
-        with pytest.raises(RecipeError, match="holds text for 0 calibration windows"):
+        with pytest.raises(RecipeError, match="holds too little text for one calibration window of 64 tokens; 1 are"):
             calibration_windows(plain, 64, 1, own_text)
+
+
+def paragraphs(count: int) -> str:
+    """Each long enough to be a section of its own, no two alike."""
+    return "\n\n".join(" ".join(f"word{i}x{j}" for j in range(450)) for i in range(count))
+
+
+class TestShortFile:
+    """It was refused for lacking "chat", however few windows were asked for."""
+
+    @pytest.mark.parametrize("sections", [1, 2])
+    def test_all_of_it_is_text(self, chatty: PreTrainedTokenizerFast, own_text: Path, sections: int) -> None:
+        own_text.write_text(paragraphs(sections))
+        whole = own_text.read_text()
+        held = len(chatty(whole, verbose=False)["input_ids"]) // 64
+        made = text.calibration_windows(chatty, 64, held, own_text)
+        assert {domain for domain, _ in made} == {"text"}
+        assert left(chatty, 64, own_text) == []
+
+    def test_chat_that_would_fill_no_window_is_text(self, chatty: PreTrainedTokenizerFast, own_text: Path) -> None:
+        own_text.write_text(paragraphs(12))
+        tokens = len(chatty(paragraphs(1), verbose=False)["input_ids"])
+        assert domains(chatty, 6, own_text) == 2 * ["chat", "text", "text"]
+        made = text.calibration_windows(chatty, 3 * tokens, 1, own_text)
+        assert [domain for domain, _ in made] == ["text"]
+        assert shared(chatty, [made[0][1]], left(chatty, 128, own_text)) == set()
+
+    def test_calibration_gets_more_of_a_longer_text_and_shares_none(
+        self, chatty: PreTrainedTokenizerFast, own_text: Path
+    ) -> None:
+        given = []
+        for sections in range(1, 20):
+            own_text.write_text(paragraphs(sections))
+            made = pools(chatty, own_text)
+            roles = {role: [p for (r, _), part in made.items() if r == role for s in part for p in s.paragraphs]
+                     for role in ("calibration", "evaluation")}
+            assert set(roles["calibration"]).isdisjoint(roles["evaluation"])
+            assert sum(map(len, roles.values())) == sections
+            given.append(len(roles["calibration"]))
+        assert given == [1, 2, 3, 4, 4, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10]
+
+    @pytest.mark.parametrize("sections", [1, 3, 6, 12])
+    def test_what_the_message_says_it_holds_it_gives(
+        self, chatty: PreTrainedTokenizerFast, own_text: Path, sections: int
+    ) -> None:
+        own_text.write_text(paragraphs(sections))
+        with pytest.raises(RecipeError, match=r"own\.txt holds (\d+) calibration windows of 128 tokens, and then no "
+                                              r"more (text|chat); 4000 are asked for") as caught:
+            calibration_windows(chatty, 128, 4000, own_text)
+        held = int(caught.value.message.split(" holds ")[1].split()[0])
+        assert caught.value.hint == (f"set calibrate.windows to {held}, or calibrate.tokens to less than 128, "
+                                     "or name a longer text (calibrate.text)")
+        assert len(calibration_windows(chatty, 128, held, own_text)) == held
+        with pytest.raises(RecipeError, match=f"holds {held} cal.*; {held + 1} are"):
+            calibration_windows(chatty, 128, held + 1, own_text)
+
+    def test_the_gates_text_is_no_choice(self, chatty: PreTrainedTokenizerFast) -> None:
+        with pytest.raises(RecipeError, match="the default text holds") as caught:
+            evaluation_windows(chatty, 4000, 4000)
+        assert re.fullmatch(r"set gates.windows to \d+, or target.context to less than 4000",
+                            caught.value.hint)
+
+    @pytest.mark.parametrize(("name", "content"), [
+        ("own.txt", ""), ("own.txt", " \n\n\t\n"), ("own.jsonl", "\n"), ("own.jsonl", '{"text": " "}')])
+    def test_nothing_at_all(
+        self, plain: PreTrainedTokenizerFast, tmp_path: Path, name: str, content: str
+    ) -> None:
+        (tmp_path / name).write_text(content)
+        with pytest.raises(RecipeError, match="holds no text"):
+            calibration_windows(plain, 64, 1, tmp_path / name)
 
 
 def test_python_without_sources(plain: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +414,8 @@ class TestJsonLines:
         assert domains(chatty, 6, self.write(tmp_path / "own.jsonl", *lines)) == 2 * ["chat", "text", "text"]
 
     @pytest.mark.parametrize(("line", "said"), [
-        ("{", "line 2 is not JSON"), ("[1]", "line 2 is neither"), ('{"txt": "x"}', "line 2 is neither"),
+        ("{", "line 2 is not JSON"), ('{"text": "\\ud83d"}', "line 2 is not JSON.*surrogates not allowed"),
+        ("[1]", "line 2 is neither"), ('{"txt": "x"}', "line 2 is neither"),
         ('{"messages": []}', "line 2 is neither"), ('{"messages": [{"role": "user", "content": "x"}]}', "line 2 is"),
         ('{"messages": [{"role": "assistant", "content": 5}]}', "line 2 is neither"),
     ])

@@ -109,9 +109,19 @@ def test_nothing_that_the_gates_measure_on_is_calibrated_on(built: Built, checkp
 def test_a_file_of_nothing_else_is_an_error(built: Built, checkpoint_folder: Path, gates: list[Window],
                                             tmp_path: Path) -> None:
     file = written(checkpoint.load_tokenizer(open_checkpoint(checkpoint_folder)), gates, tmp_path / "same.txt")
-    with pytest.raises(RecipeError, match=r"same.txt holds \w+ for \d+ calibration windows of 128 tokens, \d+ are "
-                                          r"asked for; \d+ more repeat what the gates measure on"):
+    with pytest.raises(RecipeError, match=r"same\.yaml:\d+: calibrate\.text: .*same.txt holds (\d+|too little) .*; "
+                                          r"\d+ are asked for; \d+ more repeat what the gates measure on"):
         stage(built, file, 30, tmp_path / "same")
+
+
+def test_a_short_file_is_read_as_text(built: Built, tmp_path: Path) -> None:
+    """A read-me of 2000 characters, windows 3, samples 0: "holds chat for 0 windows"."""
+    file = tmp_path / "readme.txt"
+    file.write_text("\n\n".join(" ".join(f"lantern{i}copper{j}" for j in range(10)) for i in range(10)))
+    [check] = stage(built, file, 3, tmp_path / "short")
+    assert (check.value, check.note) == (3, "3 text")
+    with pytest.raises(RecipeError, match=r"\.yaml:\d+: calibrate\.text: .*readme\.txt holds \d+ cal"):
+        stage(built, file, 4000, tmp_path / "long")
 
 
 def test_the_ending_by_which_a_file_is_read_counts(built: Built, tmp_path: Path) -> None:
