@@ -146,8 +146,8 @@ def _unflat(numbers: Array, value: ir.Value, block: int) -> Array:
     inputs = input_axis(len(shape), axis)
     sizes = [int(d) // block if a == inputs else int(d) if a == axis else 1 for a, d in enumerate(shape)]
     if numbers.size != (needed := math.prod(sizes)):
-        raise ValueError(f"{numbers.size} numbers where {needed} are needed, one a block of {block} of a value of shape "
-                         f"{shape}")
+        raise ValueError(f"{numbers.size} numbers where {needed} are needed, one a block of {block} of a value "
+                         f"of shape {shape}")
     return numbers.reshape(sizes[::-1]).T if turned(len(shape), axis) else numbers.reshape(sizes)
 
 

@@ -89,8 +89,8 @@ def _damaged(folder: Path, version: aimet.Version, name: str, /, **changes: Any)
 @VERSIONS
 def test_names_that_the_graph_does_not_have_come_with_the_nearest(version: aimet.Version, tmp_path: Path) -> None:
     path = _damaged(tmp_path, version, "w_conv", name="w_convs")
-    with pytest.raises(EdgeForgeError, match=r"the graph has no value for 1 of its encodings:\s+w_convs \(the graph has "
-                                             r"w_conv\)"):
+    with pytest.raises(EdgeForgeError, match=r"the graph has no value for 1 of its encodings:\s+w_convs \(the graph "
+                                             r"has w_conv\)"):
         aimet_read.read(path, small()[0].graph)
     table, strangers = aimet_read.match(path, small()[0].graph)
     assert strangers == ["w_convs"]

@@ -139,6 +139,10 @@ def _entry(name: str, bits: int, scale: list[float], kind: str, **more: Any) -> 
     ("snapdragon-8-gen-3", _entry("w", 4, [1.0], "PER_BLOCK", block_size=16), "w: in blocks with float scales"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_CHANNEL", offset=[-3]), "w: asymmetric"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_CHANNEL", offset="gone"), "the encoding of w: "),
+    ("snapdragon-8-gen-3", _entry("w", 8, [-1.0], "PER_CHANNEL"), "the encoding of w: a scale is not finite"),
+    ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", dtype="FLOAT"), "the encoding of w: it is in floating"),
+    ("snapdragon-8-gen-3", _entry("x", 12, [1.0], "PER_TENSOR"), "x: other bits than snapdragon-8-gen-3 (Hexagon v75) "
+     "takes: 4 or 8 or 16; export weights with 4 or 8 or 16 bits, and activations with 16 (caches with 8)"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", offset=[-3]), ""),
     ("snapdragon-8-gen-3", _entry("b", 32, [1.0], "PER_TENSOR"), ""),
 ])
@@ -148,7 +152,7 @@ def test_what_the_chip_lacks_is_told_before_any_work(built: Built, chip: str, en
     file.write_text(json.dumps({"version": "1.0.0", "activation_encodings": [], "param_encodings": [entry]}))
     wished = recipe.load(variant(built, "chip", target={"chip": chip}, quantize={"encodings": str(file)}))
     report = check.examine(wished)
-    found = [f.what for f in report.findings if "quantize.encodings" in f.where]
+    found = [f"{f.what}; {f.change}" for f in report.findings if "quantize.encodings" in f.where]
     assert any(said in what for what in found) if said else found == []
     assert report.exit_code == (2 if said else 0)
 

@@ -105,7 +105,8 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     shifted = [g.name for g in facts.foreign if not g.symmetric and (g.scales == "channel" or g.bits == 4)]
     for names, what, change in (
             (narrow, f"other bits than {name} takes: {width}",
-             f"export weights with {width} bits, and activations with 16" + ("" if 4 in takes else f", or {newer}")),
+             f"export weights with {width} bits, and activations with 16 (caches with 8)"
+             + ("" if 4 in takes else f", or {newer}")),
             ([] if chip.hexagon.block_weights else blocks, f"in blocks; {name} has one scale an output channel",
              f"export them per channel, or {newer}"),
             (floats if chip.hexagon.block_weights else [], "in blocks with float scales, which run in float",
