@@ -152,7 +152,8 @@ def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
     narrow = next((g.name for g in found if g.bits == 4), None)
     if narrow is not None and not recipe.decoder and recipe.gates.quantize_db is None:
         missing.append(Finding("recipe", recipe.where(key), f"{narrow} has 4 bits, which cost a plain graph more than "
-                               "they save", "give it 8 bits, or say in gates.quantize_db what may be lost"))
+                               "they save", "give a weight 8 bits and any other value 16, or say in gates.quantize_db "
+                               "what may be lost"))
     return missing, found
 
 

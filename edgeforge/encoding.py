@@ -142,7 +142,9 @@ def check(e: Encoding) -> None:
     if e.block is not None and not 0 <= (e.axis or 0) < blocked.ndim:
         raise ValueError(f"blocks {list(blocked.shape)} have no axis {e.axis}")
     if e.block_scale is not None and e.scale.shape != e.block_scale.shape[e.channel : _known(e.channel) + 1]:
-        raise ValueError(f"channel {e.channel} of blocks {list(blocked.shape)} has other than {e.scale.size} scales")
+        needed = ", ".join(map(str, e.block_scale.shape[e.channel : _known(e.channel) + 1]))
+        raise ValueError(f"scales: {e.scale.size} where {needed} are needed, one a channel (axis {e.channel} of blocks "
+                         f"{list(blocked.shape)})")
 
 
 def input_axis(rank: int, axis: int) -> int:

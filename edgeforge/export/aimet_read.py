@@ -7,6 +7,7 @@ Activations are unsigned and symmetric weights signed, as `quantize/assign.py` m
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.export import aimet_file
 from edgeforge.export.aimet import turned
-from edgeforge.export.aimet_file import integers, width
+from edgeforge.export.aimet_file import integers, reals, single, size, width
 from edgeforge.graph import edit
 from edgeforge.graph.requantize import is_operand
 from edgeforge.quantize import roles
@@ -43,7 +44,7 @@ def read(path: Path, graph: ir.Graph) -> Table:
         near = {name: next(iter(difflib.get_close_matches(name, values, 1)), "") for name in strangers[:_SHOWN]}
         found = "".join(f"\n  {name}" + (f" (the graph has {one})" if one else "") for name, one in near.items())
         more = f"\n  and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
-        raise EdgeForgeError(f"{path}: {len(strangers)} encodings have no value in the graph:{found}{more}",
+        raise EdgeForgeError(f"{path}: the graph has no value for {len(strangers)} of its encodings:{found}{more}",
                              "take the encodings that belong to this graph, or rename them")
     return table
 
@@ -53,7 +54,7 @@ def match(path: Path, graph: ir.Graph) -> tuple[Table, list[str]]:
     values = {str(v.name): v for v in roles.values(graph)}
     signed = _signed(graph)
     table, strangers = Table(), list[str]()
-    for name, raw in aimet_file.entries(path):
+    for name, raw in aimet_file.entries(path).items():
         value = values.get(name)
         if value is None:
             strangers.append(name)
@@ -63,7 +64,7 @@ def match(path: Path, graph: ir.Graph) -> tuple[Table, list[str]]:
                 check(found)
                 _fits(found, edit.known_dims(value))
             except aimet_file.DAMAGED as error:
-                raise aimet_file.damaged(path, name, error) from error
+                raise aimet_file.damaged(path, {name: error}) from error
             table.set(name, found)
     return table, strangers
 
@@ -84,26 +85,20 @@ def _here(e: Encoding, signed: bool) -> Encoding:
 
 def _parse(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """The entry on an unsigned grid."""
-    if aimet_file.is_float(raw):
-        raise ValueError("it is in floating point, and every value needs an integer grid")
     return _flat(raw, value) if "bw" in raw else _nested(raw, value)
 
 
 def _flat(raw: dict[str, Any], value: ir.Value) -> Encoding:
     """Version 1.0.0."""
-    if np.any(raw.get("zero_point_shift", 0)):
-        raise ValueError("its zero point lies between two codes (zero_point_shift)")
-    kind, bits, scale, zero = raw["enc_type"], width(raw["bw"]), _reals(raw["scale"]), -integers(raw["offset"])
+    kind, bits, scale, zero = raw["enc_type"], width(raw["bw"]), reals(raw["scale"]), -integers(raw["offset"])
     if kind == "PER_TENSOR":
-        return Encoding(bits, False, scale.reshape(()), zero.reshape(()))
+        return Encoding(bits, False, single(scale), single(zero))
     rank, axis = len(edit.known_dims(value)), _channel(value)
     if kind == "PER_CHANNEL":
         return Encoding(bits, False, scale, zero, axis)
-    block, inputs = int(raw["block_size"]), input_axis(rank, axis)
+    block, inputs = size(raw["block_size"]), input_axis(rank, axis)
     if kind == "PER_BLOCK":
         return Encoding(bits, False, _unflat(scale, value, block), _unflat(zero, value, block), inputs, block)
-    if kind != "LPBQ":
-        raise ValueError(f"enc_type {shown(kind)} is not known")
     whole = _unflat(integers(raw["per_block_int_scale"]), value, block)
     return _lpbq(width(raw["compressed_bw"]), scale, whole, inputs, block, axis)
 
@@ -122,11 +117,11 @@ def _nested(raw: dict[str, Any], value: ir.Value) -> Encoding:
     axis = axis if axis is None else _axis(axis, rank)
     steps = raw.get("y_scale")
     if isinstance(steps, dict):
-        return _lpbq(bits, _reals(steps["x_scale"]), integers(steps["x"]), axis, block, _axis(steps["axis"], rank))
+        return _lpbq(bits, reals(steps["x_scale"]), integers(steps["x"]), axis, block, _axis(steps["axis"], rank))
     if "per_block_int_scale" in raw:
-        scale = _reals(raw["per_channel_float_scale"])
+        scale = reals(raw["per_channel_float_scale"])
         return _lpbq(bits, scale.reshape(-1), integers(raw["per_block_int_scale"]), axis, block, _channel(value))
-    scale = _reals(steps)
+    scale = reals(steps)
     zero = integers(raw["y_zero_point"]) if "y_zero_point" in raw else np.zeros(scale.shape, np.int64)
     return Encoding(bits, False, scale, zero + signed * (1 << (bits - 1)), axis, block)
 
@@ -150,6 +145,9 @@ def _unflat(numbers: Array, value: ir.Value, block: int) -> Array:
     shape, axis = edit.known_dims(value), _channel(value)
     inputs = input_axis(len(shape), axis)
     sizes = [int(d) // block if a == inputs else int(d) if a == axis else 1 for a, d in enumerate(shape)]
+    if numbers.size != (needed := math.prod(sizes)):
+        raise ValueError(f"{numbers.size} numbers where {needed} are needed, one a block of {block} of a value "
+                         f"of shape {shape}")
     return numbers.reshape(sizes[::-1]).T if turned(len(shape), axis) else numbers.reshape(sizes)
 
 
@@ -165,10 +163,3 @@ def _fits(e: Encoding, shape: list[edit.Dim]) -> None:
     if list(blocked.shape) != wanted:
         raise ValueError(f"scales {list(blocked.shape)} do not fit a value of shape {shape}"
                          + (f" in blocks of {e.block}" if e.block else ""))
-
-
-def _reals(raw: Any) -> npt.NDArray[np.float32]:
-    found = np.asarray(raw)
-    if found.dtype.kind not in "iuf" or not found.size:
-        raise ValueError(f"{shown(raw)} where scales should be")
-    return found.astype(np.float32)

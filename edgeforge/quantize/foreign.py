@@ -48,7 +48,7 @@ def take(graph: ir.Graph, given: Mapping[str, Encoding], grids: assign.Grids, ex
     wrong = [line for group in groups for line in _group(group, left, grids)]
     if wrong:
         more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise EdgeForgeError(f"{len(wrong)} encodings cannot be taken:" + "".join(
+        raise EdgeForgeError(f"cannot take {len(wrong)} of the file's encodings:" + "".join(
             f"\n  {line}" for line in wrong[:_SHOWN]) + more,
             "mend these entries, or take them out: what the file does not name gets a grid here")
     return Given(Table(left), tuple(fixed))

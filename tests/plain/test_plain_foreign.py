@@ -137,7 +137,8 @@ def _renamed(row: Entry) -> Entry:
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (lambda rows: [_renamed(r) for r in rows], r"1 encodings have no value in the graph:\s+image_q \(the graph has"),
+    (lambda rows: [_renamed(r) for r in rows],
+     r"the graph has no value for 1 of its encodings:\s+image_q \(the graph has"),
     (lambda rows: [r | {"bw": 8, "offset": [-1]} if r["name"] == "image" else r for r in rows],
      "image: 8 bits; an activation has 16 here"),
     (lambda rows: [r | {"scale": [0]} if r["name"] == "image" else r for r in rows],

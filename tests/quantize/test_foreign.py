@@ -69,7 +69,7 @@ def _channels(axis: int, size: int) -> Encoding:
                          np.full((2, 2, 3, 3), 16), 0)}, "kernel: it is in blocks; only 1x1 convolutions and MatMuls"),
 ])
 def test_what_cannot_be_is_told_with_its_reason(given: dict[str, Encoding], said: str) -> None:
-    with pytest.raises(EdgeForgeError, match=f"1 encodings cannot be taken:\n  {said}"):
+    with pytest.raises(EdgeForgeError, match=f"cannot take 1 of the file's encodings:\n  {said}"):
         foreign.take(graph(), given, GRIDS, {"scale": (-50, 0)})
 
 
@@ -77,7 +77,7 @@ def test_all_reasons_at_once() -> None:
     given: dict[str, Any] = {"x": encodings.per_tensor(-1, 1, 8), "w": _channels(1, 4), "table": _channels(0, 5)}
     with pytest.raises(EdgeForgeError) as caught:
         foreign.take(graph(), given, GRIDS, {})
-    assert caught.value.message.startswith("3 encodings cannot be taken:")
+    assert caught.value.message.startswith("cannot take 3 of the file's encodings:")
     assert all(f"\n  {name}: " in caught.value.message for name in given)
 
 

@@ -95,7 +95,7 @@ def test_a_cache_has_one_grid_in_and_out(built: Built, plain: Path, tmp_path: Pa
     with pytest.raises(RecipeError, match="past_key_0_in and past_key_0_out lie on one grid here") as caught:
         made(built, recipe.load(path), tmp_path / "a")
     assert f"{path}:" in caught.value.message
-    assert "quantize.encodings: 1 encodings cannot be taken:" in caught.value.message
+    assert "quantize.encodings: cannot take 1 of the file's encodings:" in caught.value.message
 
 
 def _keys(path: Path) -> dict[str, str]:
@@ -133,12 +133,16 @@ def _entry(name: str, bits: int, scale: list[float], kind: str, **more: Any) -> 
 
 @pytest.mark.parametrize(("chip", "entry", "said"), [
     ("snapdragon-8-gen-1", _entry("w", 4, [1.0], "PER_CHANNEL"),
-     "w have other bits than snapdragon-8-gen-1 (Hexagon v69) takes: 8 or 16"),
+     "w: other bits than snapdragon-8-gen-1 (Hexagon v69) takes: 8 or 16"),
     ("snapdragon-8-gen-1", _entry("w", 8, [1.0], "LPBQ", compressed_bw=4, block_size=16, per_block_int_scale=[16]),
-     "w are in blocks; snapdragon-8-gen-1 (Hexagon v69) has one scale an output channel"),
-    ("snapdragon-8-gen-3", _entry("w", 4, [1.0], "PER_BLOCK", block_size=16), "w are in blocks with float scales"),
-    ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_CHANNEL", offset=[-3]), "w are asymmetric"),
+     "w: in blocks; snapdragon-8-gen-1 (Hexagon v69) has one scale an output channel"),
+    ("snapdragon-8-gen-3", _entry("w", 4, [1.0], "PER_BLOCK", block_size=16), "w: in blocks with float scales"),
+    ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_CHANNEL", offset=[-3]), "w: asymmetric"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_CHANNEL", offset="gone"), "the encoding of w: "),
+    ("snapdragon-8-gen-3", _entry("w", 8, [-1.0], "PER_CHANNEL"), "the encoding of w: a scale is not finite"),
+    ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", dtype="FLOAT"), "the encoding of w: it is in floating"),
+    ("snapdragon-8-gen-3", _entry("x", 12, [1.0], "PER_TENSOR"), "x: other bits than snapdragon-8-gen-3 (Hexagon v75) "
+     "takes: 4 or 8 or 16; export weights with 4 or 8 or 16 bits, and activations with 16 (caches with 8)"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", offset=[-3]), ""),
     ("snapdragon-8-gen-3", _entry("b", 32, [1.0], "PER_TENSOR"), ""),
 ])
@@ -148,7 +152,7 @@ def test_what_the_chip_lacks_is_told_before_any_work(built: Built, chip: str, en
     file.write_text(json.dumps({"version": "1.0.0", "activation_encodings": [], "param_encodings": [entry]}))
     wished = recipe.load(variant(built, "chip", target={"chip": chip}, quantize={"encodings": str(file)}))
     report = check.examine(wished)
-    found = [f.what for f in report.findings if "quantize.encodings" in f.where]
+    found = [f"{f.what}; {f.change}" for f in report.findings if "quantize.encodings" in f.where]
     assert any(said in what for what in found) if said else found == []
     assert report.exit_code == (2 if said else 0)
 

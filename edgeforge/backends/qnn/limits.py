@@ -97,23 +97,25 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     read."""
     chip, takes = facts.chip, facts.chip.hexagon.weight_bits
     name = f"{chip.name} (Hexagon v{chip.dsp_arch})"
+    width = " or ".join(map(str, takes))
     newer = "set target.chip to a chip with Hexagon v73 or later"
     blocks = [g.name for g in facts.foreign if "blocks" in g.scales]
     narrow = [g.name for g in facts.foreign if g.bits not in (*takes, 32)]
     floats = [g.name for g in facts.foreign if g.scales == "float blocks"]
     shifted = [g.name for g in facts.foreign if not g.symmetric and (g.scales == "channel" or g.bits == 4)]
     for names, what, change in (
-            (narrow, f"have other bits than {name} takes: {' or '.join(map(str, takes))}",
-             f"export them with {takes[0]} bits" + ("" if 4 in takes else f", or {newer}")),
-            ([] if chip.hexagon.block_weights else blocks, f"are in blocks; {name} has one scale an output channel",
+            (narrow, f"other bits than {name} takes: {width}",
+             f"export weights with {width} bits, and activations with 16 (caches with 8)"
+             + ("" if 4 in takes else f", or {newer}")),
+            ([] if chip.hexagon.block_weights else blocks, f"in blocks; {name} has one scale an output channel",
              f"export them per channel, or {newer}"),
-            (floats if chip.hexagon.block_weights else [], "are in blocks with float scales, which run in float",
+            (floats if chip.hexagon.block_weights else [], "in blocks with float scales, which run in float",
              "export LPBQ: its blocks have whole-number scales"),
-            (shifted, "are asymmetric with 4 bits or a scale a channel, which the compiler refuses",
+            (shifted, "asymmetric with 4 bits or a scale a channel, which the compiler refuses",
              "export weights symmetric")):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            yield Finding("recipe", facts.recipe.where("quantize.encodings"), f"{', '.join(names[:3])}{more} {what}",
+            yield Finding("recipe", facts.recipe.where("quantize.encodings"), f"{', '.join(names[:3])}{more}: {what}",
                           change)
 
 
