@@ -14,7 +14,7 @@ from typing import Literal
 import psutil
 from edgeforge_runtime.errors import RunError
 
-from edgeforge import __version__, cache, check, gates, keys, lock, targets
+from edgeforge import __version__, cache, check, gates, interrupt, keys, lock, targets
 from edgeforge.build import Build
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
@@ -90,7 +90,7 @@ class _Run:
     """One pass over the stages."""
 
     def __init__(self, job: Build, tell: Callable[[Event], None]) -> None:
-        self._job, self._tell, self._stages = job, tell, plan(job.recipe)
+        self._job, self._listener, self._stages = job, tell, plan(job.recipe)
         self._places: dict[str, Path] = {}
         self._keys: dict[str, str] = {}
         self._sound: set[str] = set()
@@ -118,6 +118,11 @@ class _Run:
         self._require(cached)
         self._tell(cached)
         return True
+
+    def _tell(self, event: Event) -> None:
+        """Where a build stops at the latest when it is asked to."""
+        interrupt.check()
+        self._listener(event)
 
     def _require(self, found: Event) -> None:
         """Tells of a stage that fell short, and raises GateError."""
@@ -166,6 +171,7 @@ class _Run:
             release()  # or a compiler would have to live beside what the stages before it once needed
             with TreePeak() as peak:
                 measured = _checks(stage, job, {name: self._places[name] for name in stage.needs}, out)
+            interrupt.check()  # or what a finalizer swallowed is known only when the stage is kept
             checks = tuple(gates.judged(measured, job.recipe.limits))
             seconds = time.perf_counter() - begun
             done = Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=checks)

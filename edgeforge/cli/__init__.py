@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from edgeforge import __version__
+from edgeforge import __version__, interrupt
 from edgeforge.cli import bisect, build, check, doctor, eval, inspect, lock, recipe, run, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
@@ -48,6 +48,7 @@ app.add_typer(vectors.app, name="vectors")
 
 def main() -> None:
     """Entry point: exit 0 done, 1 error, 2 usage, 3 gate failed, 130 Ctrl-C; no traceback for what a user can cause."""
+    interrupt.listen()
     code = _guarded(lambda: app(standalone_mode=False))
     if code == _SIGINT:
         # Where Ctrl-C has passed through C code that ran Python, an ordinary exit raises the signal once more.
@@ -66,7 +67,7 @@ def _guarded(call: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        if _was_interrupted(error):
+        if interrupt.asked():  # inside an extension's import it arrives as whatever that import raises
             return _interrupted()
         if (show := getattr(error, "show", None)) is not None:  # click's usage errors
             show()
@@ -82,15 +83,6 @@ def _tell(message: str, hint: str, code: int) -> int:
     if "--json" in sys.argv:
         line({"event": "error", "exit": code, "message": message, "hint": hint})
     return code
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Ctrl-C inside a C extension's import arrives wrapped in whatever that import raises."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _interrupted() -> int:
