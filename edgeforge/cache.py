@@ -23,6 +23,7 @@ from typing import Any
 from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
 
+from edgeforge import interrupt
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError
 
@@ -165,16 +166,20 @@ def _replace(place: Path, work: Path) -> None:
 @contextlib.contextmanager
 def _work(place: Path) -> Iterator[Path]:
     """A new folder beside place: held while somebody works in it, gone afterwards."""
+    with contextlib.ExitStack() as ends:
+        with interrupt.deferred():
+            work = _new(place, ends)
+            ends.callback(shutil.rmtree, work, ignore_errors=True)
+        yield work
+
+
+def _new(place: Path, ends: contextlib.ExitStack) -> Path:
     while True:
         work = place.parent / f"{_prefix(place)}{secrets.token_hex(4)}"
         work.mkdir()
-        with _held(work, fcntl.LOCK_EX):
-            if work.is_dir():  # else it was swept before it was held
-                try:
-                    yield work
-                finally:
-                    shutil.rmtree(work, ignore_errors=True)
-                return
+        ends.enter_context(_held(work, fcntl.LOCK_EX))
+        if work.is_dir():  # else it was swept before it was held
+            return work
 
 
 def _prefix(place: Path) -> str:

@@ -6,15 +6,17 @@ of an extension hands it on as some other error. So it is remembered, and asked 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-_asked = False
+_asked, _deferred = False, 0
 
 
 def listen() -> None:
@@ -35,10 +37,24 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A Ctrl-C inside comes at the end: for what must be begun as a whole, so that it can be undone."""
+    global _deferred
+    _deferred += 1
+    try:
+        yield
+    finally:
+        _deferred -= 1
+    if not _deferred:
+        check()
+
+
 def _remember(number: int, frame: FrameType | None) -> None:
     global _asked
     _asked = True
-    raise KeyboardInterrupt
+    if not _deferred:
+        raise KeyboardInterrupt
 
 
 def _tell_of_others(dropped: UnraisableHookArgs) -> None:

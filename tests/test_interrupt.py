@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,18 @@ class Dying:
         raise ValueError("of the finalizer")
 Dying()
 """
+BEGUN = """
+import os, pathlib, signal, sys
+from edgeforge import cache, interrupt
+interrupt.listen()
+real = os.mkdir
+def mkdir(*args, **kwargs):
+    real(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGINT)
+os.mkdir = mkdir
+with cache.whole(pathlib.Path(sys.argv[1]) / "place"):
+    print("begun", flush=True)
+"""
 IMPORTED = """
 import os, signal, sys
 from edgeforge import cli
@@ -47,9 +60,9 @@ cli.main()
 """
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_an_interrupt_in_a_finalizer_is_remembered_and_not_printed() -> None:
@@ -58,6 +71,13 @@ def test_an_interrupt_in_a_finalizer_is_remembered_and_not_printed() -> None:
     assert "Exception ignored" not in done.stderr
     assert done.stderr.rstrip().endswith("KeyboardInterrupt"), "raised where the build asks"
     assert done.returncode not in (0, 1)
+
+
+def test_an_interrupt_between_a_folder_and_its_undoing_leaves_nothing(tmp_path: Path) -> None:
+    done = run(BEGUN, str(tmp_path))
+    assert done.stdout == ""
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_errors_of_finalizers_are_told_as_ever() -> None:
