@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-_asked, _deferred = False, 0
+_asked, _waiting, _deferred = False, False, 0
 
 
 def listen() -> None:
@@ -39,20 +39,22 @@ def check() -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """A Ctrl-C inside comes at the end: for what must be begun as a whole, so that it can be undone."""
-    global _deferred
+    """A Ctrl-C inside comes at the end: for what must be begun as a whole, so that it can be undone. One that came
+    before is past: who caught it may still want to save something."""
+    global _deferred, _waiting
     _deferred += 1
     try:
         yield
     finally:
         _deferred -= 1
-    if not _deferred:
-        check()
+    if _waiting and not _deferred:
+        _waiting = False
+        raise KeyboardInterrupt
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
-    global _asked
-    _asked = True
+    global _asked, _waiting
+    _asked, _waiting = True, _deferred > 0
     if not _deferred:
         raise KeyboardInterrupt
 

@@ -129,9 +129,9 @@ class _Run:
         if not all(c.passed for c in found.checks):
             self._tell(dataclasses.replace(found, kind="failed"))
         asked = sorted({c.gate.split()[0] for c in found.checks if c.gate and not c.passed})
-        keys = ", ".join(f"`gates.{gate}`" for gate in asked) or "`gates`"
+        named = ", ".join(f"`gates.{gate}`" for gate in asked) or "`gates`"
         gates.require(found.stage, found.checks,
-                      f"earlier stages are cached; see {keys} and `{found.stage}` in the recipe")
+                      f"earlier stages are cached; see {named} and `{found.stage}` in the recipe")
 
     def _check(self, stage: Stage) -> None:
         """A source is read only after its hashes were; what is damaged is made again."""

@@ -42,6 +42,18 @@ os.mkdir = mkdir
 with cache.whole(pathlib.Path(sys.argv[1]) / "place"):
     print("begun", flush=True)
 """
+CAUGHT = """
+import os, pathlib, signal, sys
+from edgeforge import cache, interrupt
+interrupt.listen()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):
+        pass
+except KeyboardInterrupt:
+    with cache.whole(pathlib.Path(sys.argv[1]) / "place") as folder:
+        (folder / "best so far").touch()
+"""
 IMPORTED = """
 import os, signal, sys
 from edgeforge import cli
@@ -78,6 +90,13 @@ def test_an_interrupt_between_a_folder_and_its_undoing_leaves_nothing(tmp_path: 
     assert done.stdout == ""
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert not list(tmp_path.iterdir())
+
+
+def test_who_caught_an_interrupt_may_still_save(tmp_path: Path) -> None:
+    """As bisect does."""
+    done = run(CAUGHT, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "place" / "best so far").exists()
 
 
 def test_other_errors_of_finalizers_are_told_as_ever() -> None:
