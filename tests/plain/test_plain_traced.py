@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 RECIPES = {"edgeforge.recipe", "edgeforge.errors"}
 """see keys._KNOWN_OTHERWISE"""
-AROUND = {"edgeforge.pipeline", "edgeforge.stages.plan"}
-"""they start a stage, and hear of its steps"""
+AROUND = {"edgeforge.pipeline", "edgeforge.stages.plan", "edgeforge.interrupt"}
+"""they start a stage, hear of its steps, and stop it there on Ctrl-C"""
 
 
 def test_what_runs_in_a_stage_is_in_its_closure_and_what_it_calls_in_its_tools(copied_cnn: Path) -> None:
