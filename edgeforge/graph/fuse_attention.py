@@ -14,6 +14,11 @@ from onnx_ir.passes import common
 from edgeforge.graph import edit, views
 from edgeforge.graph.edit import Dim
 
+_SCALE = 0.25
+"""Of the node; the query, whose weights hold the model's own scale, is divided by it first. Powers of two, and so is
+the root that the operator applies to query and key each: no number changes. With a scale of 1 TensorRT-RTX 1.7.1 copies
+each key cache before it writes into it (seen in its layer dump); with any other it writes in place."""
+
 
 class FuseAttention(ir.passes.InPlacePass):
     """MatMul, Add of the mask, Softmax, MatMul over folded queries [kv, group, S, d] -> Attention. Pre: shapes known.
@@ -79,8 +84,10 @@ def _fuse(graph: ir.Graph, p: _Pattern) -> None:
     out: list[Dim] = [*whole[:3], edit.known_dims(p.value)[-1]]
     name = str(p.mixed.name)
     query = edit.node_before(anchor, "Reshape", [p.query, _target(graph, whole)], f"{name}/query", whole)
-    made = edit.node_before(anchor, "Attention", [query, p.key, p.value, p.mask], f"{name}/attention", out,
-                            [ir.AttrFloat32("scale", 1.0)])  # it is in the query's weights
+    factor = edit.initializer(graph, "const.attention.unscale", edit.float_scalar(1 / _SCALE))
+    unscaled = edit.node_before(anchor, "Mul", [query, factor], f"{name}/unscaled", whole)
+    made = edit.node_before(anchor, "Attention", [unscaled, p.key, p.value, p.mask], f"{name}/attention", out,
+                            [ir.AttrFloat32("scale", _SCALE)])
     folded: list[Dim] = [kv, group, *out[2:]]
     edit.take_over(p.mixed, edit.node_before(anchor, "Reshape", [made, _target(graph, folded)], f"{name}/folded",
                                              folded))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from edgeforge_runtime.manifest import new_name, past_layer
 from onnx_ir.passes import common
 
-from edgeforge.backends.tensorrt import activations, weights
+from edgeforge.backends.tensorrt import activations, siblings, weights
 from edgeforge.backends.tensorrt.weights import Packed
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
@@ -50,7 +50,8 @@ def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     FuseAttention()(model)
     common.IdentityEliminationPass()(model)
     int8 = activations.write(graph, table)
-    packed = weights.write(graph, table)
+    packed = siblings.merge(model, weights.pack_all(graph, table))
+    weights.write(graph, packed)
     ToHalf()(model)
     common.RemoveUnusedNodesPass()(model)
     _check(graph)

@@ -8,7 +8,7 @@ and their scales are written another way where that is the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,22 +101,28 @@ def pack(name: str, array: npt.NDArray[Any], encoding: Encoding) -> Packed | Non
     return Packed(codes.astype(ml_dtypes.int4), _half(name, steps, codes.reshape(*steps.shape, block)), block)
 
 
-def write(graph: ir.Graph, table: Table) -> dict[str, Packed]:
-    """In place: every product's weight that has a grid becomes codes behind a DequantizeLinear; returns them by name.
-
-    The node still makes float32 (half.py comes after). An embedding table that is also the head's weight is read
-    as codes too, row by row.
-    """
+def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
+    """Every product's weight that has a grid, by name; see pack."""
     found: dict[str, Packed] = {}
     for product in products(graph):
         name, array = str(product.weight.name), edit.constant(product.weight)
-        if name in found or name not in table or array is None:
-            continue
-        packed = pack(name, array, table[name])
-        if packed is not None:
-            _replace(graph, product, packed)
-            found[name] = packed
+        if name not in found and name in table and array is not None:
+            packed = pack(name, array, table[name])
+            if packed is not None:
+                found[name] = packed
     return found
+
+
+def write(graph: ir.Graph, packed: Mapping[str, Packed]) -> None:
+    """In place: these weights become codes behind a DequantizeLinear, for all that reads them.
+
+    The node still makes float32 (half.py comes after). An embedding table that is the head's weight too is read
+    through it as well: TensorRT gathers rows of codes, and stores the table once.
+    """
+    for product in list(products(graph)):
+        name = str(product.weight.name)
+        if name in packed:
+            _replace(graph, product, packed[name])
 
 
 def _replace(graph: ir.Graph, product: Product, packed: Packed) -> None:
@@ -125,7 +131,8 @@ def _replace(graph: ir.Graph, product: Product, packed: Packed) -> None:
     graph.initializers.pop(name)
     codes = edit.initializer(graph, name, packed.codes)
     scale = edit.initializer(graph, f"{name}/scale", packed.scale)
-    real = edit.node_before(turn, "DequantizeLinear", [codes, scale], f"{name}/dq", list(packed.codes.shape),
+    anchor = graph[0] if any(use.node is not turn for use in uses) else turn
+    real = edit.node_before(anchor, "DequantizeLinear", [codes, scale], f"{name}/dq", list(packed.codes.shape),
                             packed.attributes)
     real.type = ir.TensorType(ir.DataType.FLOAT)
     for use in uses:
