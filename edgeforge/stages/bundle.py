@@ -27,7 +27,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     artifact.carry(source, out)
     artifact.copy_model(source, out)
     vendor = backend(build.chip.backend)
-    compiled = vendor.bundle(build, sources["compile"], sources["split"], out)
+    compiled = vendor.bundle(build, sources, out)
     manifest = Manifest.load(source)
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
