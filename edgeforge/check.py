@@ -245,10 +245,10 @@ def _gib(size: int) -> str:
 
 def rows(facts: Facts) -> list[dict[str, Any]]:
     """The estimates as a table: part, MiB of weights, cache and logits, and what one graph may allocate."""
-    found = facts.estimate
+    found, limit = facts.estimate, facts.chip.graph_bytes
     return [] if found is None else [
         {"part": p.name, "weights_mib": _mib(p.weights), "kv_mib": _mib(p.kv), "logits_mib": _mib(p.logits),
-         "limit_mib": facts.chip.graph_bytes >> 20} for p in found.parts]
+         "limit_mib": limit and limit >> 20} for p in found.parts]
 
 
 def _mib(size: int) -> float:
