@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from edgeforge.errors import RecipeError
 
+Flow = Literal["codes", "float16"]
 Transform = Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"]
 
 
@@ -34,7 +35,7 @@ class Profile:
     lower_rope: bool
     masked: float
     least_multiplier: float = 0.0
-    flow: Literal["codes", "float16"] = "codes"
+    flow: Flow = "codes"
     activation_bits: tuple[int, ...] = (16,)
     blocks: tuple[int, ...] = (16, 32, 64)
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")

@@ -31,7 +31,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     manifest = Manifest.load(source)
     dataclasses.replace(manifest, targets=manifest.targets | compiled, stamps=stamps(sources)).save(out)
     shutil.copytree(sources["export"] / export.VECTORS, out / "vectors" / "whole")
-    shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
+    if "split" in sources:
+        shutil.copytree(sources["split"] / split_stage.VECTORS, out / "vectors" / "parts")
     precision.bundle(build.recipe, source, out)
     report = collect(build, sources, vendor.not_seen, build.context)
     report.save(out / REPORT)
