@@ -147,7 +147,7 @@ def _other_code(lock: Mapping[str, Any]) -> Iterator[str]:
         return
     stages = GRAPH_STAGES if isinstance(lock["source"], dict) else STAGES
     if isinstance(locked, dict):
-        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages}, "code")
+        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages if s.name in locked}, "code")
 
 
 def _made(job: Build, sources: Mapping[str, Path], vendor: bool) -> set[str]:

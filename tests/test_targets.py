@@ -15,7 +15,7 @@ from edgeforge.errors import RecipeError
 
 sys.path.insert(0, str(Path(__file__).parent / "backends" / "qnn"))
 
-NUMBERS = {chip.soc_model: chip for chip in targets.CHIPS.values()}
+NUMBERS = {chip.soc_model: chip for chip in targets.SNAPDRAGONS.values()}
 
 
 def test_the_generations_differ_where_the_public_reports_say() -> None:
@@ -30,7 +30,7 @@ def test_the_generations_differ_where_the_public_reports_say() -> None:
 
 
 def test_chips_of_one_number_are_one_silicon() -> None:
-    for chip in targets.CHIPS.values():
+    for chip in targets.SNAPDRAGONS.values():
         same = NUMBERS[chip.soc_model]
         assert (chip.part, chip.dsp_arch, chip.vtcm_mb) == (same.part, same.dsp_arch, same.vtcm_mb)
 

@@ -123,14 +123,14 @@ def _ends(group: list[ir.Value], ranges: Mapping[str, Range], clipped: Mapping[s
     if ends:
         return min(low for low, _ in ends), max(high for _, high in ends)
     if any(v.is_initializer() for v in group):
-        seen = _union(group, ranges)
+        seen = union(group, ranges)
         return wider(seen) if any(v.name in ranges for v in group) else seen
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs) or any(is_operand(v) for v in group):
-        return wider(_union(group, ranges))
+        return wider(union(group, ranges))
     if inputs:
-        return _union(group, ranges)
-    return fixed(group) or _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
+        return union(group, ranges)
+    return fixed(group) or _clipped(group, wider(_turned(group, ranges) or union(group, ranges)))
 
 
 def _clipped(group: list[ir.Value], seen: Range) -> Range:
@@ -160,7 +160,7 @@ def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
             continue
         for x, row in (node.inputs, reversed(node.inputs)):
             if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
-                peak = _peak(_union([_origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
+                peak = _peak(union([origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
                 return -peak, peak
     return None
 
@@ -169,14 +169,15 @@ def _peak(seen: Range) -> float:
     return max(-seen[0], seen[1])
 
 
-def _origin(value: ir.Value) -> ir.Value:
+def origin(value: ir.Value) -> ir.Value:
     """The value that moves have made value from."""
     while (node := value.producer()) is not None and roles.moves(node) and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
 
 
-def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
+def union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
+    """The range that holds all of group's values; EdgeForgeError when none was seen."""
     found: list[Range] = []
     for value in group:
         array = edit.constant(value)
