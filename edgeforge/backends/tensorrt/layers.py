@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeforge.backends.tensorrt.job import Range, Shape
 from edgeforge.errors import CompilerError
 
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*?)\], "
@@ -22,9 +23,8 @@ _PROFILE = re.compile(r"_myl(\d+)_\d+$")
 _BOUNDARY = re.compile(r"^ ?Name: (?P<name>[^,]+), IOMode: (?P<mode>\w+), DataType: (?P<dtype>\w+)")
 _SHAPES = re.compile(r"MinShape: \[([\d,]*)\], OptShape: \[([\d,]*)\], MaxShape: \[([\d,]*)\]")
 _OTHERS = re.compile(r" \[profile \d+\]")
+CODES = ("Int4", "Int8")
 _ATTENTION = re.compile(r"_ge(?:mm|mv)_mha_")
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class Layer:
     onnx: tuple[str, ...]
 
     @property
+    def unpacks(self) -> bool:
+        """Makes floats of a weight's codes, for a product that comes later."""
+        return not self.inputs and any(t.dtype in CODES for t in self.constants)
+
+    @property
     def is_attention(self) -> bool:
         """One of TensorRT's own fused attention kernels."""
         return _ATTENTION.search(self.name) is not None
@@ -61,10 +66,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Dump:
-    """layers: in order of execution, profile by profile. inputs: by name, the shape in each profile."""
+    """layers: in order of execution, profile by profile. inputs: by name, what the shape may be in each profile."""
 
     layers: tuple[Layer, ...]
-    inputs: dict[str, tuple[Shape, ...]]
+    inputs: dict[str, tuple[Range, ...]]
 
     @property
     def profiles(self) -> int:
@@ -99,7 +104,7 @@ def parse(text: str) -> Dump:
     """See read."""
     kernels, _, boundary = text.partition("I/O Tensors:")
     lines = [line.strip() for line in kernels.splitlines() if line.lstrip().startswith("Name: ")]
-    inputs = {m["name"]: tuple(_shape(low) for low, best, high in _SHAPES.findall(line) if low == best == high)
+    inputs = {m["name"]: tuple((_shape(a), _shape(b), _shape(c)) for a, b, c in _SHAPES.findall(line))
               for line in boundary.splitlines() if (m := _BOUNDARY.match(line)) and m["mode"] == "Input"}
     if not lines or not inputs:
         raise CompilerError("the builder said nothing about its layers",

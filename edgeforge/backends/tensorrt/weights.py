@@ -149,14 +149,14 @@ def _by_channel(name: str, encoding: Encoding, channels: int) -> Floats:
 
 def _by_block(name: str, encoding: Encoding, channels: int, inputs: int) -> tuple[Floats, int | None]:
     """Steps [N, K / block] and the block: the one that is there, or the largest that TensorRT takes with the same
-    numbers; [N] and None where none divides the inputs."""
+    numbers; [N] and None where none divides the inputs. Two blocks a row at least: one is a scale a channel."""
     if encoding.block is None:
         if encoding.axis not in (None, _CHANNEL):
             raise UnsupportedError(f"{name}: 4-bit codes with a scale an input", "take one scale an output channel")
         steps = np.broadcast_to(encoding.steps(), (channels,))
-        block = next((b for b in BLOCKS if inputs % b == 0), None)
+        block = next((b for b in BLOCKS if inputs % b == 0 and inputs > b), None)
         return (steps, None) if block is None else (steps[:, None].repeat(inputs // block, _INPUTS), block)
-    block = next((b for b in BLOCKS if encoding.block % b == 0), None)
+    block = next((b for b in BLOCKS if encoding.block % b == 0 and inputs > b), None)
     if encoding.axis != _INPUTS or block is None:
         raise UnsupportedError(f"{name}: 4-bit codes in blocks of {encoding.block} along axis {encoding.axis}",
                                f"TensorRT takes blocks of {', '.join(map(str, BLOCKS))} inputs")
