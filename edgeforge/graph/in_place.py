@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from edgeforge_runtime.manifest import WRITE
 from onnx_ir.passes import common
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.graph.edit import PAST, Dim
 
-WRITE = "write_index"
-"""graph input, int64 [1]: the slot that the first new token takes; from it on AR slots are written"""
 _OPSET = 24
 
 
 class CacheInPlace(ir.passes.InPlacePass):
     """Concat(past, new) -> TensorScatter(cache, new, write_index); cache in and out [1, kv, context, head_dim].
+
+    write_index is a new graph input, int64 [1]: the slot that the first new token takes; AR slots are written from it.
 
     Pre: symbolic AR and past, caches along axis 2 (the plain profile). Post: no dimension but AR is open, and
     attention reads all context slots, those without a token too (the mask forbids them; they must be finite).

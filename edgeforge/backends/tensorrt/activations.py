@@ -42,7 +42,7 @@ def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir
     if not step > 0 or not np.isfinite(step):
         raise UnsupportedError(f"{name}: a scale of {float(encoding.scale):.3g} has no near float16",
                                "leave its weight with 16 bits")
-    scale = edit.initializer(graph, f"{name}/scale", np.array(step))
+    scale = edit.initializer(graph, f"{name}/scale", np.array(step, np.float32))
     zero = edit.initializer(graph, f"{name}/zero_point", np.zeros((), np.int8))
     shape = edit.known_dims(value)
     codes = edit.node_before(anchor, "QuantizeLinear", [value, scale, zero], f"{name}/q", shape)
