@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
-from edgeforge.graph import edit
 
 _FULL, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 LARGEST = float(np.finfo(np.float16).max)

@@ -13,7 +13,7 @@ import numpy as np
 from .codes import Array, Floats, encode
 from .errors import CacheOverflow
 from .feeds import Feeder
-from .manifest import MASK, WRITE, Graph, Model, Target, Tensor
+from .manifest import WRITE, Graph, Model, Target, Tensor
 
 
 def is_in_place(target: Target) -> bool:

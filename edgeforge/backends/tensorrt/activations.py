@@ -36,7 +36,7 @@ def write(graph: ir.Graph, table: Table) -> list[str]:
 def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir.Value:
     name, encoding = str(value.name), table[str(value.name)]
     if not encoding.symmetric or encoding.scale.ndim:
-        raise UnsupportedError(f"{name}: its grid has a zero point or a scale a channel, which TensorRT does not multiply",
+        raise UnsupportedError(f"{name}: its grid has a zero point or a scale a channel, which TensorRT does not take",
                                "calibrate it symmetric, with one scale")
     step = np.float16(encoding.scale)
     if not step > 0 or not np.isfinite(step):

@@ -23,8 +23,8 @@ from edgeforge.graph.in_place import CacheInPlace
 _IR_VERSION = 11
 _OPS = {
     "Add", "Attention", "Concat", "DequantizeLinear", "Div", "Gather", "Gelu", "LayerNormalization", "MatMul", "Mul",
-    "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Sigmoid", "Slice", "Softmax",
-    "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
+    "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Sigmoid", "Slice",
+    "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
 """what decoders leave after optimize, each built here by TensorRT-RTX 1.7.1"""
 
 
@@ -64,8 +64,8 @@ class Emitted:
         """Does a product of 8-bit weights read float16?"""
         for name, packed in self.packed.items():
             for use in _real(self.model.graph, name).uses() if packed.codes.dtype == np.int8 else ():
-                readers = [u.node for o in use.node.outputs for u in o.uses()]
-                if any(edit.producer(r.inputs[0], "DequantizeLinear") is None for r in readers if r.op_type == "MatMul"):
+                read = [u.node.inputs[0] for o in use.node.outputs for u in o.uses() if u.node.op_type == "MatMul"]
+                if any(edit.producer(x, "DequantizeLinear") is None for x in read):
                     return True
         return False
 

@@ -17,7 +17,8 @@ from edgeforge.errors import CompilerError
 
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*?)\], "
                     r"Constants: \[(?P<constants>.*?)\], Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>[^,]*)")
-_TENSOR = re.compile(r"Name: (?P<name>[^,]+), Dimensions: \[(?P<shape>[-\d,]*)\], Strides: [^{}]*?Datatype: (?P<dtype>\w+)")
+_TENSOR = re.compile(r"Name: (?P<name>[^,]+), Dimensions: \[(?P<shape>[-\d,]*)\], Strides: [^{}]*?"
+                     r"Datatype: (?P<dtype>\w+)")
 _ONNX = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _PROFILE = re.compile(r"_myl(\d+)_\d+$")
 _BOUNDARY = re.compile(r"^ ?Name: (?P<name>[^,]+), IOMode: (?P<mode>\w+), DataType: (?P<dtype>\w+)")

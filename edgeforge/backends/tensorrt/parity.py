@@ -28,7 +28,7 @@ from edgeforge.graph import edit, half, store
 from edgeforge.metrics import sqnr_db
 
 LEAST_DB, LEAST_INT8_DB = 50.0, 20.0
-"""float16 arithmetic alone. With int8 activations a value may fall on the other side of a rounding, a whole code off."""
+"""float16 arithmetic alone. With int8 activations a value may round to the code beside: a whole step off."""
 STEPS = 16
 _CHUNKS = 2
 

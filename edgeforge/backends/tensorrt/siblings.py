@@ -88,7 +88,8 @@ def _cut(graph: ir.Graph, anchor: ir.Node, whole: ir.Value, names: Sequence[str]
         return edit.node_before(anchor, "Reshape", [value, edit.int_vector(graph, target)], name, [*lead, *tail])
 
     grouped = view(whole, f"{whole.name}/pieces", [sum(pieces), size])
-    shapes: dict[str, Sequence[Dim]] = {f"{name}/pieces": [*lead, n, size] for name, n in zip(names, pieces, strict=True)}
+    shapes: dict[str, Sequence[Dim]] = {f"{name}/pieces": [*lead, n, size]
+                                        for name, n in zip(names, pieces, strict=True)}
     cut = edit.nodes_before(anchor, "Split", [grouped, edit.int_vector(graph, pieces)], shapes,
                             [ir.AttrInt64("axis", len(lead))])
     return [view(part, f"{name}/part", [n]) for part, name, n in zip(cut, names, widths, strict=True)]

@@ -33,7 +33,7 @@ Codes = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight [N, K] as TensorRT takes it. codes: int4 or int8. scale: float16, [N, K / block] or [N] without block."""
+    """A weight [N, K] as TensorRT takes it. codes: int4 or int8. scale: [N, K / block], or [N] without block."""
 
     codes: Codes
     scale: npt.NDArray[np.float16]
@@ -141,8 +141,8 @@ def _replace(graph: ir.Graph, product: Product, packed: Packed) -> None:
 
 def _by_channel(name: str, encoding: Encoding, channels: int) -> Floats:
     if encoding.block is not None or encoding.axis not in (None, _CHANNEL):
-        raise UnsupportedError(f"{name}: 8-bit codes with a scale a block or an input, which TensorRT unpacks to float16 "
-                               "before the product", "take one scale an output channel")
+        raise UnsupportedError(f"{name}: 8-bit codes with a scale a block or an input, which TensorRT unpacks to "
+                               "float16 before the product", "take one scale an output channel")
     steps: Floats = np.broadcast_to(encoding.steps(), (channels,))
     return steps
 

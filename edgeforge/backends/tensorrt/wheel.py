@@ -23,7 +23,7 @@ INSTALL = f'pip install "{DISTRIBUTION}>=1.7"'
 
 @dataclass(frozen=True)
 class Edition:
-    """module: to import. distributions: that hold it. least: version; earlier ones fail to build, or lack TensorScatter.
+    """module: to import. distributions: that hold it. least: version; earlier ones fail, or lack TensorScatter.
 
     crosses: builds for a GPU that is not in this machine.
     """
