@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from .errors import ManifestError
-from .manifest import COS, IDS, LOGITS, MASK, SIN, WRITE, Graph, Model, Target, Tensor, new_name, past_layer
+from .manifest import COS, IDS, LOGITS, MASK, SIN, Graph, Model, Target, Tensor, new_name, past_layer
 from .typed import shown
 
 _DTYPES = {"uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "float16", "float32", "float64"}
@@ -77,13 +77,11 @@ def _check_dtype(where: str, tensor: Tensor) -> None:
     kind = np.dtype(tensor.dtype).kind
     if tensor.scale is not None and (kind not in "iu" or not tensor.scale > 0):
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with scale {tensor.scale}")
-    if tensor.scale is None and kind != "f" and tensor.name not in (IDS, WRITE):
+    if tensor.scale is None and kind != "f" and tensor.name != IDS:
         raise ManifestError(f"{where}: {tensor.name} holds {tensor.dtype} codes without a scale")
     limits = np.iinfo(tensor.dtype) if tensor.scale is not None else None
     if limits is not None and not limits.min <= tensor.zero_point <= limits.max:
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with zero point {tensor.zero_point}")
-    if tensor.name == WRITE and (tensor.dtype, tensor.shape) != ("int64", (1,)):
-        raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype}{list(tensor.shape)}, not int64[1]")
     if tensor.name == IDS and kind not in "iu":
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype}: token ids are integers")
 

@@ -25,8 +25,6 @@ PLAIN_FORMAT = "edgeforge-graph/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
-WRITE = "write_index"
-"""int64 [1], only where the cache is written in place: see in_place.py"""
 T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""

@@ -17,7 +17,6 @@ from .contract import check, logit_rows
 from .errors import ContextOverflow, ManifestError, RunError
 from .executors import Executor, open_executor
 from .feeds import Feeder
-from .in_place import InPlaceCache, in_place, is_in_place
 from .manifest import COS, LOGITS, SIN, Graph, Manifest, Target, Tensor, new_name, past_layer
 
 
@@ -51,10 +50,8 @@ class Session:
         self.reused = 0
         self._graphs = target.graphs
         self._executor = executor
-        self._cache: KvCache | InPlaceCache = KvCache(target.graphs, manifest.model)
+        self._cache = KvCache(target.graphs, manifest.model)
         self._feeder = Feeder(manifest.model, cos, sin)
-        if is_in_place(target):
-            self._cache, self._feeder = in_place(manifest.model, target, cos, sin)
         self._tokens: list[int] = []
         longest = max((g.cl - g.ar, g.cl) for g in target.graphs)[1]
         self.context = min(manifest.model.context, longest, len(cos), len(sin))
