@@ -156,7 +156,7 @@ class Quantize(_Section):
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
     round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here. Unset,
-    a GPU has `rotate` alone, and none where all weights have 16 bits."""
+    a GPU has `rotate` (and `split_outliers` beside 8-bit activations), and none where all weights have 16 bits."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:

@@ -24,7 +24,7 @@ _CODES_ONLY = {
     "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
 """keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
-_FLOAT16 = 16
+_CODES, _FLOAT16 = 8, 16
 
 
 def silent(recipe: Recipe) -> dict[tuple[str, str], str]:
@@ -76,5 +76,6 @@ def _of_chip(target: Any, options: dict[str, Any]) -> dict[str, Any]:
         return {}
     whole = options.get("weights") == _FLOAT16 and options.get("head", _FLOAT16) == _FLOAT16
     plain = whole and not options.get("exceptions")
-    found: dict[str, Any] = {"transforms": [] if plain else list(chip.profile.transforms)}
+    transforms = [*chip.profile.transforms, *(["split_outliers"] if options.get("activations") == _CODES else [])]
+    found: dict[str, Any] = {"transforms": [] if plain else transforms}
     return found | ({"head": _FLOAT16} if options.get("weights") == _FLOAT16 else {})

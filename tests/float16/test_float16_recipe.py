@@ -77,6 +77,7 @@ def test_defaults_follow_the_chip_and_stay_what_is_said(tmp_path: Path) -> None:
 
     assert of(PHONE) == of(PHONE, "quantize: {weights: 4}") == (("rotate", "equalize_kv", "split_outliers"), 8)
     assert of(GPU) == of(GPU, "quantize: {weights: 4, block: 128}") == (("rotate",), 8)
+    assert of(GPU, "quantize: {activations: 8}") == (("rotate", "split_outliers"), 8)
     assert of(GPU, "quantize: {weights: 16}") == ((), 16)
     assert of(GPU, "quantize: {weights: 16, head: 8}") == (("rotate",), 8)
     assert of(GPU, "quantize: {weights: 16, transforms: [rotate], head: 4}") == (("rotate",), 4)

@@ -180,6 +180,20 @@ def test_splitting_is_exact(family: str, tmp_path: Path) -> None:
     assert decibels(made, model, copy, tmp_path) >= EXACT_DB
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_splitting_of_matmuls_is_exact(family: str, tmp_path: Path) -> None:
+    made = tiny.adapt(tiny.model(family), TRT)
+    model = optimize(made.model, TRT)
+    copy = model.clone()
+    kept = outliers.watched(copy.graph)
+    assert kept == {"model.layers.0.mlp/Mul": (2,), "model.layers.1.mlp/Mul": (2,)}
+    quiet = np.ones(48, np.float32)
+    assert outliers.split(copy, dict(zip(kept, (MASSIVE, quiet), strict=True))) == ["model.layers.0.mlp/Mul"]
+    for name, shape in (("up_proj", [176, 32]), ("gate_proj", [176, 32]), ("down_proj", [32, 176])):
+        assert list(copy.graph.initializers[f"model.layers.0.mlp.{name}.weight"].shape or ()) == shape
+    assert decibels(made, model, copy, tmp_path) >= EXACT_DB
+
+
 @settings(deadline=None)
 @given(peak=st.floats(1e3, 1e6), channels=st.sampled_from([48, 200, 1536]), seed=st.integers(0, 100))
 def test_a_plan_shrinks_the_range_to_its_target_in_whole_vectors(peak: float, channels: int, seed: int) -> None:
