@@ -179,7 +179,7 @@ def test_channels_that_are_zero_or_tiny() -> None:
 @given(seed=st.integers(0, 1000), grid=st.sampled_from([HALF, Grid(4, half=True), Grid(8, half=True)]),
        size=st.sampled_from([1.0, 1e-3, 1e-7]))
 def test_half_steps_are_float16_and_cost_next_to_nothing(seed: int, grid: Grid, size: float) -> None:
-    """What float16 holds to 11 bits moves a loss by hundredths; below its normal numbers it is coarse, and still sound."""
+    """What float16 holds to 11 bits moves a loss by hundredths; below its normal numbers it is coarse, and sound."""
     x, w = inputs(seed), weights(seed) * size
     gram = Gram(x.T @ x)
     made = fit(w, gram, grid, BALANCED)
