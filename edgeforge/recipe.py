@@ -244,8 +244,10 @@ class Gates(_Section):
     """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
     emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
+    emitted_db: Decibels = 50
+    """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
     shared_bytes: float = Field(1.05, ge=1)
-    """Weights of both graphs in one binary over those of the larger graph, at most."""
+    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 
 
 _FOUR_BITS: dict[str, float | None] = {

@@ -24,6 +24,8 @@ _CODES_ONLY = {
     "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
 """keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
+_FLOAT16_ONLY = {"gates": ("emitted_db",)}
+"""keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
 _CODES, _FLOAT16 = 8, 16
 
 
@@ -36,6 +38,9 @@ def silent(recipe: Recipe) -> dict[tuple[str, str], str]:
     if flow == "float16":
         why = f"only where integer codes flow, and {recipe.target.chip} computes in float16"
         found |= dict.fromkeys(_pairs(_CODES_ONLY), why)
+    else:
+        why = f"only where float16 flows, and {recipe.target.chip} computes on integer codes"
+        found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
     return found
 
 

@@ -68,6 +68,8 @@ def test_keys_of_codes_are_refused_where_float16_flows(tmp_path: Path, line: str
     assert caught.value.message == (f"{tmp_path}/r.yaml:4: {key}: only where integer codes flow, and geforce-rtx-4090 "
                                     "computes in float16")
     _recipe(tmp_path, PHONE, line)
+    with pytest.raises(RecipeError, match=r"r.yaml:4: gates.emitted_db: only where float16 flows, and snapdragon"):
+        _recipe(tmp_path, PHONE, "gates: {emitted_db: 40}")
 
 
 def test_defaults_follow_the_chip_and_stay_what_is_said(tmp_path: Path) -> None:
