@@ -25,7 +25,12 @@ def compute(chip: Gpu) -> tuple[str, ...]:
 
 def builds_here(chip: Gpu) -> bool:
     """Is an engine made here: for a GPU that is built for anywhere, or by the edition that takes this machine's own?"""
-    return chip.cross or not wheel.find().edition.crosses
+    if chip.cross:
+        return True
+    try:
+        return not wheel.find().edition.crosses
+    except CompilerError:
+        return False
 
 
 def elsewhere(chip: Gpu) -> str:
@@ -53,8 +58,8 @@ def check(facts: Facts) -> Iterator[Finding]:
                       f"machine, which has to be a {chip.name}", wheel.INSTALL)
     if not chip.int4 and (key := recipe.quantize.four_bits):
         yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
-                      f"({_capabilities(chip)}) unpacks them to float16 before every product", f"set quantize.{key} to 8, or take a GPU from "
-                      "Ampere (8.0) on")
+                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
+                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
 
 
 def card(chip: Chip) -> Card:

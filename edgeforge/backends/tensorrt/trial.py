@@ -11,7 +11,7 @@ from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending
 from edgeforge.backends.tensorrt import limits, wheel
 from edgeforge.backends.tensorrt.engine import WORKER_MODULE, build_engine, recorded
-from edgeforge.backends.tensorrt.job import JOB, EngineJob, Range
+from edgeforge.backends.tensorrt.job import JOB, EngineJob, Shape
 from edgeforge.backends.trial import Attempt
 from edgeforge.errors import CompilerError
 from edgeforge.targets import Chip
@@ -75,14 +75,13 @@ def of_job(folder: Path) -> list[TrtTrial] | None:
     return [TrtTrial(job.onnx.parent.name, job, None, *recorded(folder))]
 
 
-def _inputs(model: Path) -> dict[str, Range]:
+def _inputs(model: Path) -> dict[str, Shape]:
     import onnx
 
-    def shape(value: Any) -> Range:
+    def shape(value: Any) -> Shape:
         dims = value.type.tensor_type.shape.dim
         if any(not d.HasField("dim_value") and not d.dim_param for d in dims):
             raise CompilerError(f"{model}: input {value.name} has dimensions without a size")
-        one = tuple(int(d.dim_value) or 1 for d in dims)
-        return one, one, one
+        return tuple(int(d.dim_value) or 1 for d in dims)
 
     return {v.name: shape(v) for v in onnx.load(model, load_external_data=False).graph.input}

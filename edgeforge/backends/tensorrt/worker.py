@@ -71,7 +71,7 @@ def _config(trt: Any, builder: Any, job: EngineJob) -> Any:
     for number, shapes in enumerate(job.profiles):
         profile = builder.create_optimization_profile()
         for name, shape in shapes.items():
-            profile.set_shape(name, *shape)
+            profile.set_shape(name, shape, shape, shape)
         if config.add_optimization_profile(profile) < 0:
             raise CompilerError(f"optimization profile {number} was refused: {dict(shapes)}")
     return config
