@@ -92,7 +92,8 @@ def _float16(text: bool, ranges: bool) -> tuple[Stage, ...]:
         text: something is fitted to text. ranges: products read codes, whose grids hold what calibration sees.
     """
     before = (_ADAPT, _OPTIMIZE, *((_TEXT,) if text else ()), _TRANSFORM, *((_CALIBRATE,) if ranges else ()), _QUANTIZE,
-              _EXPORT, Stage("compile", ("quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
+              _EXPORT,
+              Stage("compile", ("adapt", "quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
     last = Stage("bundle", tuple(s.name for s in before), lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True,
                  whence=True)
     there = {s.name for s in before}
