@@ -131,8 +131,9 @@ class Quantize(_Section):
     that matches counts. A budget leaves them alone."""
     activations: Literal[16] = 16
     """Bits of what flows between operators."""
-    kv: Literal[8] = 8
-    """Bits of the KV cache."""
+    kv: Literal[8, 16] = 8
+    """Bits of the KV cache. Its codes are unsigned with zero in the middle: the grid that signed ones would have, which
+    HTP's compiler does not finish a graph with. 16 takes twice the memory of 8."""
     ranges: Literal["minmax", "percentile", "mse"] = "minmax"
     """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
     where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""

@@ -71,6 +71,11 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                           f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
                           f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
                           f"set quantize.{key} to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    if recipe.quantize.kv not in chip.hexagon.kv_bits:
+        yield Finding("recipe", recipe.where("quantize.kv"),
+                      f"a {recipe.quantize.kv}-bit cache; {chip.name} (Hexagon v{chip.dsp_arch}) multiplies "
+                      "activations by 8-bit ones only, v73 and later by signed 16-bit ones too",
+                      "set quantize.kv to 8, or target.chip to a chip with Hexagon v73 or later")
     if odd := {p: b for p, b in recipe.quantize.exceptions.items() if b not in takes}:
         yield Finding("recipe", recipe.where("quantize.exceptions"),
                       f"{', '.join(f'{p}: {b}' for p, b in odd.items())}; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
