@@ -9,16 +9,16 @@ import onnx_ir as ir
 
 from edgeforge.encoding import Encoding
 from edgeforge.graph import edit
-from edgeforge.quantize import roles
+from edgeforge.quantize import budget, roles
 
 _FEW = 0.05
 """share of weights with 4 bits from which on it is they that limit a model: each has 256 times the noise of 8 bits"""
 
 
 def stored_bits(count: int, encoding: Encoding) -> int:
-    """Bits of a weight's codes and steps as they are shipped: a float32 a channel (or block), 4 bits an integer."""
-    blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
-    return count * encoding.bits + 32 * encoding.scale.size + blocks
+    """Bits of a weight of count codes (see budget.stored_bits): with float blocks, each has a step of its own."""
+    steps, whole = encoding.scale.size, encoding.block_scale is not None
+    return budget.stored_bits(count // steps, steps, encoding.bits, encoding.block if whole else None)
 
 
 def bits_per_weight(graph: ir.Graph, table: Mapping[str, Encoding]) -> float:
