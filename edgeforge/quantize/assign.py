@@ -28,7 +28,8 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 
 @dataclass(frozen=True)
 class Grids:
-    """Bits by role. Weights that are not fitted are per channel and symmetric; the KV cache per tensor and symmetric;
+    """Bits by role. Weights that are not fitted are per channel and symmetric; the KV cache per tensor, symmetric and
+    unsigned (tried: a signed past that is joined with new entries and sliced by heads fails the compiler with 1002);
     embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
     activations symmetric, and signed when it has 16 bits."""
 
