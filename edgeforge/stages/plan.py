@@ -68,7 +68,8 @@ _OPTIMIZE = Stage("optimize", ("adapt",), lambda r: [], (*_ONNX, *_ORT))
 _TEXT = Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
               opens="edgeforge.checkpoint")
 _TRANSFORM = Stage("transform", ("adapt", "optimize", "text"),
-                   lambda r: [r.quantize.transforms, r.quantize.embedding, _scaled_for(r)], ("torch", *_ONNX, *_ORT))
+                   lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
+                   ("torch", *_ONNX, *_ORT))
 _CALIBRATE = Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT))
 _QUANTIZE = Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
                   ("torch", *_ONNX, *_ORT))
