@@ -1,7 +1,7 @@
 """A bundle on the machine that it was built for: are the numbers right, and how fast is it?
 
-For who has the GPU (or whatever the target runs on): the tokens of the bundle's own test vectors are read on that target
-and on the CPU, and the logits compared; then the first token and the following ones are timed.
+For who has the GPU, or whatever the target runs on: the tokens of the bundle's own test vectors are read on that
+target and on the CPU, and the logits compared; then the first token and the following ones are timed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ class Timing:
     steps_s: float
 
 
-def run(bundle: Path, on: str) -> list[Check]:
-    """Compares and times; the checks say what was found.
+def run(bundle: Path, on: str | None = None) -> list[Check]:
+    """Compares and times; the checks say what was found. on: a target; the one beside the CPU's when there is just one.
 
     Raises:
         RecipeError: the bundle has no such target. EdgeForgeError: it cannot be opened here, or has no test vectors.
     """
     try:
-        manifest = Manifest.load(bundle)
-        if on not in manifest.targets:
-            raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(sorted(manifest.targets))}")
+        on = _target(bundle, Manifest.load(bundle), on)
         prompt, steps = _tokens(bundle)
         with Session.open(bundle, on) as session:
             made = _logits(session, prompt, steps)
@@ -57,6 +55,18 @@ def run(bundle: Path, on: str) -> list[Check]:
         raise EdgeForgeError(str(error), "run this on the machine that the bundle was built for, with its whole folder"
                              ) from error
     return _checks(on, expected, made, timing)
+
+
+def _target(bundle: Path, manifest: Manifest, on: str | None) -> str:
+    names = sorted(manifest.targets)
+    others = [name for name in names if name != _REFERENCE]
+    if on is None and len(others) == 1:
+        return others[0]
+    if on is None:
+        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", "say which with --on")
+    if on not in names:
+        raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(names)}")
+    return on
 
 
 def _tokens(bundle: Path) -> tuple[list[int], list[int]]:

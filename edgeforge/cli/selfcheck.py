@@ -15,8 +15,7 @@ from edgeforge.cli.console import OUT, line
 
 def selfcheck(
     bundle: Annotated[Path, typer.Argument(help="A bundle that `edgeforge build` made.")],
-    on: Annotated[str, typer.Option(help="The target to check: trt on a machine with the GPU; `inspect` lists them.")
-                  ] = "trt",
+    on: Annotated[str | None, typer.Option(help="The target to check; unset: the one beside cpu.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a figure.")] = False,
 ) -> None:
     """Runs the bundle's test tokens on a target, compares with the CPU, times first token and decode. Exit 3: off."""

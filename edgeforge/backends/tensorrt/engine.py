@@ -63,7 +63,9 @@ def build_engine(job: EngineJob, timeout_s: float, memory_bytes: int | None = No
     partial.mkdir(parents=True)
     try:
         job.save(partial / JOB)
-        run = process.run_child([*WORKER, str(partial / JOB)], log=partial / LOG, timeout_s=timeout_s,
+        # Relative: the order of an engine's records depends on where the builder's memory lies, and so on what lies
+        # before it, down to the length of this path.
+        run = process.run_child([*WORKER, JOB], log=partial / LOG, timeout_s=timeout_s,
                                 memory_bytes=memory_bytes, cwd=partial)
         if not run.ok:
             raise _failed(job, _kind(run), run.ending(), run)

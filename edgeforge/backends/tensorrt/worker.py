@@ -36,7 +36,8 @@ def build(trt: Any, job: EngineJob, versions: Mapping[str, str], folder: Path) -
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(job.onnx)):
+    os.chdir(job.onnx.parent)  # an engine's bytes hang on this path too, see engine.py
+    if not parser.parse_from_file(job.onnx.name):
         for error in map(parser.get_error, range(parser.num_errors)):
             print(f"{REFUSED}{error.node_name()}\t{error.node_operator()}: {error.desc()}", flush=True)
         raise CompilerError("the parser refused the model")
