@@ -117,7 +117,8 @@ def test_grids_without_a_product_are_refused_by_module_path(encoding: Encoding, 
 
 @pytest.mark.parametrize(("encoding", "dtype", "block"), [
     (_grid((128,), 4, 0), "int4", 128), (_grid((), 4, None), "int4", 128), (_grid((128, 1), 4, 1, 256), "int4", 128),
-    (_grid((128, 2), 4, 1, 128), "int4", 128), (_grid((128, 16), 4, 1, 16), "int4", 16), (_grid((), 8, None), "int8", None)])
+    (_grid((128, 2), 4, 1, 128), "int4", 128), (_grid((128, 16), 4, 1, 16), "int4", 16),
+    (_grid((), 8, None), "int8", None)])
 def test_scales_are_written_another_way_and_mean_the_same(encoding: Encoding, dtype: str, block: int | None) -> None:
     weight = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32) * 0.02
     packed = weights.pack("w", weight, encoding)

@@ -90,13 +90,10 @@ def test_an_engine_is_described_without_loading_it(built: dict[str, t.Built], tm
         describe.describe([short])
 
 
-def test_a_build_is_deterministic(built: dict[str, t.Built], tmp_path: Path) -> None:
+def test_a_build_is_deterministic_wherever_it_lies(built: dict[str, t.Built], tmp_path: Path) -> None:
     model = t.floats("llama")
     again = t.build(tmp_path / "again", model, t.table(model, bits=4, block=64))
-    a, b = again.engine.path.read_bytes(), built["int4-64"].engine.path.read_bytes()
-    i = next((i for i in range(min(len(a),len(b))) if a[i]!=b[i]), None)
-    if i: print("DIFF", len(a), len(b), i, a[i-100:i+60], b[i-100:i+60])
-    assert a == b
+    assert again.engine.path.read_bytes() == built["int4-64"].engine.path.read_bytes()
 
 
 def _spoiled(folder: Path, emitted: Emitted) -> list[str]:
@@ -136,14 +133,15 @@ def test_caches_that_are_copied_are_seen(tmp_path: Path) -> None:
 def _one_node(folder: Path, node: onnx.NodeProto, constants: list[onnx.TensorProto]) -> EngineJob:
     """x [1, 32] float16 -> MatMul with what node makes -> y; node comes first."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, [1, 32]) for n in ("x", "y"))
-    graph = helper.make_graph([node, helper.make_node("MatMul", ["x", node.output[0]], ["y"], "product:MatMul")], "g", [x],
-                              [y], constants)
+    product = helper.make_node("MatMul", ["x", node.output[0]], ["y"], "product:MatMul")
+    graph = helper.make_graph([node, product], "g", [x], [y], constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11), folder / "m.onnx")
     return EngineJob(folder / "m.onnx", ("SM86",), ({"x": (1, 32)},), folder / "out", folder / "failed")
 
 
 def test_a_parse_error_names_the_module(tmp_path: Path) -> None:
-    node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], "model.layers.0.mlp.down_proj.weight/dq:DequantizeLinear")
+    node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"],
+                            "model.layers.0.mlp.down_proj.weight/dq:DequantizeLinear")
     constants = [numpy_helper.from_array(a, n) for a, n in (
         (np.ones((32, 32), np.int8), "q"), (np.float16(0.1), "s"), (np.int8(3), "z"))]
     job = _one_node(tmp_path, node, constants)

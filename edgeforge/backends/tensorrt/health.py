@@ -36,6 +36,7 @@ def abilities(chip: Chip) -> Abilities:
     """Building needs no GPU; everything else does."""
     mine = limits.gpu(chip)
     try:
+        wheel.find()
         here = "" if limits.builds_here(mine) else limits.elsewhere(mine)
     except CompilerError as error:
         here = error.message
