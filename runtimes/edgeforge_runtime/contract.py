@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import ManifestError
 from .manifest import COS, IDS, LOGITS, MASK, SIN, Graph, Model, Target, Tensor, new_name, past_layer
+from .rope import ARRAYS
 from .typed import shown
 
 _DTYPES = {"uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "float16", "float32", "float64"}
@@ -17,8 +18,8 @@ _CACHE_RANK = 4
 def check(model: Model, target: Target) -> None:
     """Raises ManifestError where the decode loop could not feed a graph, or would mix two encodings.
 
-    Every graph takes ids, mask, cos and sin, gives logits, and returns each cache tensor that it takes
-    in the same encoding; that encoding is the same in all graphs.
+    Every graph takes ids, mask, cos and sin (of two rotary tables perhaps), gives logits, and returns each
+    cache tensor that it takes in the same encoding; that encoding is the same in all graphs.
     """
     if not target.graphs:
         raise ManifestError("the target has no graphs")
@@ -61,7 +62,7 @@ def logit_rows(graph: Graph) -> int:
 
 
 def _feeds(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in (COS, SIN)}
+    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in ARRAYS if name in inputs}
     return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl), **rows}
 
 
