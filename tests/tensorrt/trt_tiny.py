@@ -28,7 +28,7 @@ IDS = tiny.ids(CONTEXT, VOCAB)
 
 @functools.cache
 def adapted(family: str, layers: int = 2) -> tiny.Adapted:
-    own = {"sliding_window": CONTEXT} if family == "gemma2" else {}
+    own = {"sliding_window": CONTEXT} if family in ("gemma2", "gemma3", "olmo3") else {}
     made = tiny.adapt(tiny.model(family, **SIZES | own | {"num_hidden_layers": layers}), TRT, CONTEXT, PREFILL)
     return replace(made, model=optimize(made.model, TRT))
 
