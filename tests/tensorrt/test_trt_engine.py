@@ -15,9 +15,10 @@ import trt_tiny as t
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeforge.backends.ending import ChildFailed
+from edgeforge.backends.failed import FAILURE, recorded
 from edgeforge.backends.tensorrt import checks, describe, header, layers, weights
 from edgeforge.backends.tensorrt.emit import Emitted, emit
-from edgeforge.backends.tensorrt.engine import FAILURE, build_engine, load_engine, recorded
+from edgeforge.backends.tensorrt.engine import build_engine, load_engine
 from edgeforge.backends.tensorrt.job import LOG, EngineJob
 from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending, Kind
+from edgeforge.backends.failed import keep, kind
 from edgeforge.backends.faults import in_text
 from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.binary import ContextBinary, read_binary
@@ -18,10 +19,9 @@ from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.backends.qnn.job import JOB, LOG, RESULT, GraphJob, PartJob
 from edgeforge.errors import CompilerError
 
-__all__ = ["CompiledGraph", "CompiledPart", "GraphJob", "PartJob", "compile_part", "load_part", "recorded"]
+__all__ = ["CompiledGraph", "CompiledPart", "GraphJob", "PartJob", "compile_part", "load_part"]
 WORKER_MODULE = "edgeforge.backends.qnn.worker"
 WORKER = process.module_command(WORKER_MODULE)
-FAILURE = "failure.json"
 _RESULT = ("name", "weight_sharing", "compile_seconds", "run_seconds", "peak_rss_bytes", "versions")
 
 
@@ -85,13 +85,8 @@ def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None
                                 memory_bytes=memory_bytes, cwd=partial, group=group)
         _verify(job, partial, run)
     except BaseException as error:
-        if not isinstance(error, Exception) or (isinstance(error, ChildFailed) and error.ending.kind == "stopped"):
-            shutil.rmtree(partial)
-            raise
-        failed.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(error, ChildFailed):
-            _record(partial, job, error.ending, memory_bytes)
-        partial.replace(failed)
+        keep(partial, failed, error, {"part": job.name, "graphs": [g.name for g in job.graphs],
+                                      "memory_bytes": memory_bytes, "tools": wheel.find().stamp()})
         raise
     _publish(partial, job.out)
     return load_part(job.out)
@@ -125,7 +120,7 @@ def load_part(folder: Path) -> CompiledPart:
 def _verify(job: PartJob, partial: Path, run: process.ChildRun) -> None:
     """The child must have ended well, and the binary be what the job asked for: the compiler falls back silently."""
     if not run.ok:
-        raise _failed(job, _kind(run), run.ending(), run)
+        raise _failed(job, kind(run), run.ending(), run)
     try:
         info = load_part(partial).info
     except CompilerError as error:
@@ -142,15 +137,8 @@ def _verify(job: PartJob, partial: Path, run: process.ChildRun) -> None:
         raise _failed(job, "garbage", f"wrote a binary that {' and '.join(problems)}", run)
 
 
-def _kind(run: process.ChildRun) -> Kind:
-    if run.stopped is not None:
-        kinds: dict[process.Limit, Kind] = {"time": "hung", "memory": "memory", "asked": "stopped"}
-        return kinds[run.stopped]
-    return "crashed" if run.signal else "refused"
-
-
-def _failed(job: PartJob, kind: Kind, words: str, run: process.ChildRun) -> ChildFailed:
-    ending = Ending(kind, words, run.signal, complaints.culprits(run.log), complaints.refused_nodes(run.log))
+def _failed(job: PartJob, how: Kind, words: str, run: process.ChildRun) -> ChildFailed:
+    ending = Ending(how, words, run.signal, complaints.culprits(run.log), complaints.refused_nodes(run.log))
     lines = "".join(f"\n    {line}" for line in ending.lines)
     graphs = ", ".join(g.name for g in job.graphs)
     message = f"part {job.name} ({graphs}): the HTP compiler {words}{':' if lines else ''}{lines}"
@@ -172,23 +160,6 @@ def _rerun(failed: Path) -> list[str]:
     return [f"the log is {failed / LOG}",
             f"to run it alone: python -m {WORKER_MODULE} {shlex.quote(str(failed / JOB))}",
             f"to find the smallest part that fails: edgeforge bisect {shlex.quote(str(failed))}"]
-
-
-def _record(folder: Path, job: PartJob, ending: Ending, memory_bytes: int | None) -> None:
-    facts = {"part": job.name, "graphs": [g.name for g in job.graphs], "kind": ending.kind, "words": ending.words,
-             "signal": ending.signal, "lines": ending.lines, "nodes": sorted(ending.nodes),
-             "memory_bytes": memory_bytes, "tools": wheel.find().stamp()}
-    (folder / FAILURE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def recorded(failed: Path) -> tuple[Ending | None, int | None]:
-    """How the job in this folder failed, and its memory limit; None where the folder does not say."""
-    try:
-        raw = json.loads((failed / FAILURE).read_text(encoding="utf-8"))
-        ending = Ending(raw["kind"], raw["words"], raw["signal"], tuple(raw["lines"]), frozenset(raw["nodes"]))
-        return ending, raw["memory_bytes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
 
 
 def _publish(partial: Path, out: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending
+from edgeforge.backends.failed import recorded
 from edgeforge.backends.qnn import wheel
 from edgeforge.backends.qnn.chips import snapdragon
-from edgeforge.backends.qnn.compiler import WORKER_MODULE, compile_part, recorded
+from edgeforge.backends.qnn.compiler import WORKER_MODULE, compile_part
 from edgeforge.backends.qnn.job import JOB, GraphJob, PartJob
 from edgeforge.backends.trial import Attempt
 from edgeforge.errors import CompilerError

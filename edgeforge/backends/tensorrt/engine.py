@@ -11,6 +11,7 @@ from typing import Any
 
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending, Kind
+from edgeforge.backends.failed import keep, kind
 from edgeforge.backends.faults import in_text
 from edgeforge.backends.tensorrt import header, layers, wheel
 from edgeforge.backends.tensorrt.faults import FAULTS
@@ -19,7 +20,6 @@ from edgeforge.errors import CompilerError
 
 WORKER_MODULE = "edgeforge.backends.tensorrt.worker"
 WORKER = process.module_command(WORKER_MODULE)
-FAILURE = "failure.json"
 _LINES = 6
 
 
@@ -49,7 +49,8 @@ class Engine:
 
 
 def build_engine(job: EngineJob, timeout_s: float, memory_bytes: int | None = None) -> Engine:
-    """Builds, and publishes job.out as a whole. On failure job.failure keeps the job, the log and failure.json.
+    """Builds, and publishes job.out as a whole. On failure job.failure keeps the job, the log and failure.json
+    (nothing of a builder that was stopped).
 
     Raises:
         CompilerError: TensorRT is not installed, or a bad job.
@@ -68,13 +69,10 @@ def build_engine(job: EngineJob, timeout_s: float, memory_bytes: int | None = No
         run = process.run_child([*WORKER, JOB], log=partial / LOG, timeout_s=timeout_s,
                                 memory_bytes=memory_bytes, cwd=partial)
         if not run.ok:
-            raise _failed(job, _kind(run), run.ending(), run)
+            raise _failed(job, kind(run), run.ending(), run)
         _load(job, partial, run)
     except BaseException as error:
-        failed.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(error, ChildFailed):
-            _record(partial, error.ending, memory_bytes)
-        partial.replace(failed)
+        keep(partial, failed, error, {"memory_bytes": memory_bytes, "tools": wheel.find().stamp()})
         raise
     shutil.rmtree(job.out, ignore_errors=True)
     partial.replace(job.out)
@@ -100,18 +98,11 @@ def _load(job: EngineJob, partial: Path, run: process.ChildRun) -> None:
         raise _failed(job, "garbage", f"ended well, and what it left cannot be used: {error.message}", run) from error
 
 
-def _kind(run: process.ChildRun) -> Kind:
-    kinds: dict[process.Limit, Kind] = {"time": "hung", "memory": "memory", "asked": "stopped"}
-    if run.stopped is not None:
-        return kinds[run.stopped]
-    return "crashed" if run.signal else "refused"
-
-
-def _failed(job: EngineJob, kind: Kind, words: str, run: process.ChildRun) -> ChildFailed:
+def _failed(job: EngineJob, how: Kind, words: str, run: process.ChildRun) -> ChildFailed:
     refusals = [line.removeprefix(REFUSED).split("\t", 1) for line in run.log.splitlines() if line.startswith(REFUSED)]
     lines = [f"{module_path(name)}: {why}" for name, why in (r for r in refusals if len(r) == 2)]
     lines += [line for line in run.log.splitlines() if line.startswith(("error: ", "internal_error: ", "Error: "))]
-    ending = Ending(kind, words, run.signal, tuple(dict.fromkeys(lines[:_LINES])), frozenset(r[0] for r in refusals))
+    ending = Ending(how, words, run.signal, tuple(dict.fromkeys(lines[:_LINES])), frozenset(r[0] for r in refusals))
     shown = "".join(f"\n    {line}" for line in ending.lines)
     advice = _advice(ending, run.log)
     rerun = (f"to run it alone: python -m {WORKER_MODULE} {shlex.quote(str(job.failure / JOB))}",
@@ -132,19 +123,3 @@ def _advice(ending: Ending, log: str) -> list[str]:
     if ending.kind == "hung":
         return ["raise `compile.timeout_s`"]
     return [f"{f.cause}: {f.remedy}" for f in in_text(FAULTS, log)[:1]]
-
-
-def _record(folder: Path, ending: Ending, memory_bytes: int | None) -> None:
-    facts = {"kind": ending.kind, "words": ending.words, "signal": ending.signal, "lines": ending.lines,
-             "nodes": sorted(ending.nodes), "memory_bytes": memory_bytes, "tools": wheel.find().stamp()}
-    (folder / FAILURE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def recorded(failed: Path) -> tuple[Ending | None, int | None]:
-    """How the job in this folder failed, and its memory limit; None where the folder does not say."""
-    try:
-        raw = json.loads((failed / FAILURE).read_text(encoding="utf-8"))
-        ending = Ending(raw["kind"], raw["words"], raw["signal"], tuple(raw["lines"]), frozenset(raw["nodes"]))
-        return ending, raw["memory_bytes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None

@@ -10,8 +10,9 @@ from typing import Any
 
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending
+from edgeforge.backends.failed import recorded
 from edgeforge.backends.tensorrt import limits, wheel
-from edgeforge.backends.tensorrt.engine import WORKER_MODULE, build_engine, recorded
+from edgeforge.backends.tensorrt.engine import WORKER_MODULE, build_engine
 from edgeforge.backends.tensorrt.job import JOB, EngineJob, Shape
 from edgeforge.backends.trial import Attempt
 from edgeforge.errors import CompilerError

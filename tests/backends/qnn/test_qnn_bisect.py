@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from edgeforge import cli, targets
 from edgeforge.backends.ending import ChildFailed
+from edgeforge.backends.failed import FAILURE
 from edgeforge.backends.qnn import compiler as module
 from edgeforge.backends.qnn import trial
 from edgeforge.backends.qnn.compiler import compile_part
@@ -258,7 +259,7 @@ def test_another_failure_than_the_builds_is_not_taken_for_it(compiler: Compiler,
     job = compiler.job("part", refused())
     with pytest.raises(ChildFailed):
         compile_part(job, 60)
-    path = job.failure / module.FAILURE
+    path = job.failure / FAILURE
     path.write_text(json.dumps(json.loads(path.read_text()) | {"kind": "crashed", "signal": "SIGSEGV"}))
     trials, said = trial.of_job(job.failure), []
     assert trials is not None

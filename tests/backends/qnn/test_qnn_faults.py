@@ -19,8 +19,9 @@ from qnn_fixtures import Compiler
 
 from edgeforge.backends import faults, orphan, process
 from edgeforge.backends.ending import ChildFailed, Ending
+from edgeforge.backends.failed import recorded
 from edgeforge.backends.qnn import binary, compiler, decoder, emulator, wheel
-from edgeforge.backends.qnn.compiler import PartJob, compile_part, recorded
+from edgeforge.backends.qnn.compiler import PartJob, compile_part
 from edgeforge.backends.qnn.faults import FAULTS
 from edgeforge.errors import CompilerError
 
