@@ -162,7 +162,7 @@ def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
             continue
         for x, row in (node.inputs, reversed(node.inputs)):
             if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
-                peak = _peak(_union([_origin(x)], ranges)) * max(_peak(ranges[n]) for n in _ROPE_ROWS[str(row.name)])
+                peak = _peak(_union([origin(x)], ranges)) * max(_peak(ranges[n]) for n in _ROPE_ROWS[str(row.name)])
                 return -peak, peak
     return None
 
@@ -171,7 +171,7 @@ def _peak(seen: Range) -> float:
     return max(-seen[0], seen[1])
 
 
-def _origin(value: ir.Value) -> ir.Value:
+def origin(value: ir.Value) -> ir.Value:
     """The value that moves have made value from."""
     while (node := value.producer()) is not None and roles.moves(node) and node.inputs[0] is not None:
         value = node.inputs[0]

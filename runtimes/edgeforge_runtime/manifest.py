@@ -27,6 +27,8 @@ NAME = "manifest.json"
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
 SWA_COS, SWA_SIN = f"swa_{COS}", f"swa_{SIN}"
 """rotary rows of the layers with sliding-window attention, where these have a table of their own"""
+WRITE = "write_index"
+"""input of a graph whose cache stays with the executor, a slot a position: the slot of the first new token"""
 T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""

@@ -214,7 +214,7 @@ def test_one_cache_has_one_encoding_over_all_graphs(bundle: Path) -> None:
         (lambda raw: graph(raw, 0)["parts"][0].update(file="/etc/passwd"), "no path within the bundle"),
         (lambda raw: graph(raw, 0)["parts"][0].pop("graph"), "Part lacks graph"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(name=["x"]), "Tensor.name is"),
-        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(dtype="float32"), "token ids are integers"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(dtype="float32"), "token ids and slots are integers"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1 << 30, 1 << 30]), "has the shape"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1, -8]), "has the shape"),
         (lambda raw: tensor(raw, 0, "inputs", "attention_mask").update(zero_point=65536), "zero point 65536"),
