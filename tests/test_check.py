@@ -249,13 +249,19 @@ def _findings(folder: Path, config: Mapping[str, Any], **sections: Mapping[str, 
     return list(check._report(_recipe(folder, **sections), _checkpoint(folder, config)).findings)
 
 
+TWO_TYPES = ["sliding_attention", "full_attention"] * 18
+
+
 @pytest.mark.parametrize(("changes", "said"), [
     ({"max_position_embeddings": 1000}, "r.yaml:3: target.context, the default: 1024 tokens, and the model was made"),
     ({"num_experts": 128}, "config.json: qwen3: a mixture of 128 experts"),
     ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 1}, "sliding attention over 512 tokens"),
     ({"layer_types": ["sliding_attention"], "sliding_window": 512, "use_sliding_window": True}, "attention over 512"),
     ({"layer_types": ["linear_attention"]}, "layers of type linear_attention"),
-    ({"rope_local_base_freq": 10000}, "by different tables (full_attention, sliding_attention)"),
+    ({"rope_local_base_freq": 10000, "partial_rotary_factor": 0.5}, "layers of 2 types rotate [0.5, 1.0] of a head"),
+    ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0},
+                          "sliding_attention": {"rope_type": "default"}}, "layer_types": TWO_TYPES,
+      "use_sliding_window": True, "sliding_window": 1024}, "Genie has no RoPE scaling of type 'dynamic'"),
     ({"num_key_value_heads": 5}, "32 heads do not share 5 key-value heads evenly"),
     ({"head_dim": None, "hidden_size": 2561}, "hidden_size 2561 is no multiple of 32 heads"),
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "Genie has no RoPE scaling of type 'dynamic'"),
@@ -313,6 +319,9 @@ def test_more_layers_than_the_config_says_are_left_to_transformers(tmp_path: Pat
     {"sliding_window": 512, "use_sliding_window": False}, {"sliding_window": 512, "use_sliding_window": None},
     {"eos_token_id": [151643, 151645]}, {"num_experts": 1}, {"rope_scaling": {"rope_type": "default"}},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+     "layer_types": TWO_TYPES, "use_sliding_window": True, "sliding_window": 1024},
     {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
 ])
 def test_what_is_fine_is_not_refused(tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -163,12 +163,8 @@ def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
 def _genie(facts: Facts, folder: Path) -> Iterator[Finding]:
     """Genie's own rules: which RoPE it can compute, and that a reply can end."""
     where, config = str(folder / _CONFIGS[0]), facts.config
-    rotary = facts.decoder.rotary if facts.decoder is not None else 0
-    try:
-        for rope in genie.rope_parameters(config):
-            genie.rope_scaling(rope or None, rotary // 2)
-    except UnsupportedError as error:
-        yield Finding("error", where, error.message, error.hint)
+    if facts.decoder is not None:
+        yield from _rope(where, config, facts.decoder.rotary)
     ends = _ends(config) | _ends(_json(folder / _CONFIGS[1]))
     if not ends and not _json(folder / "tokenizer_config.json").get("eos_token"):
         yield Finding("error", where, "no end-of-sequence token: neither it nor generation_config.json nor "
@@ -177,6 +173,14 @@ def _genie(facts: Facts, folder: Path) -> Iterator[Finding]:
     if isinstance(vocabulary, int) and (outside := sorted(i for i in ends if not 0 <= i < vocabulary)):
         yield Finding("error", where, f"eos_token_id {outside[0]} lies outside the vocabulary of {vocabulary}",
                       "take config.json from the original model")
+
+
+def _rope(where: str, config: Mapping[str, Any], rotary: int) -> Iterator[Finding]:
+    try:
+        for rope in genie.rope_parameters(config):
+            genie.rope_scaling(rope or None, rotary // 2)
+    except UnsupportedError as error:
+        yield Finding("error", where, error.message, error.hint)
 
 
 def _ends(config: Mapping[str, Any]) -> set[int]:
