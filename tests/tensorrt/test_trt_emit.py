@@ -33,7 +33,7 @@ def _compare(folder: Path, family: str, grids: Table, spoil: Callable[[Emitted],
 @pytest.mark.parametrize("family", ["llama", pytest.param("gemma2", marks=pytest.mark.slow),
                                     *(pytest.param(f, marks=pytest.mark.slow) for f in (
                                         "llama-mqa", "llama-mha", "qwen2", "qwen3", "phi3-partial", "smollm3", "phi",
-                                        "granite", "olmo2", "stablelm-parallel"))])
+                                        "granite", "olmo2", "olmo3", "gemma3", "stablelm-parallel"))])
 def test_every_family_in_float16(tmp_path: Path, family: str) -> None:
     """Prefill, and decode over the cache that prefill wrote. These models are harsher on float16 than trained ones."""
     prefill, decode = _compare(tmp_path, family, Table())

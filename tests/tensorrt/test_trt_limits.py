@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import trt_tiny as t
@@ -13,13 +14,15 @@ from onnx import TensorProto, helper
 
 from edgeforge import recipe, targets
 from edgeforge.backends import backend, faults, names, reader
-from edgeforge.backends.tensorrt import health, limits, trial, wheel
+from edgeforge.backends.tensorrt import health, limits, trial, trtexec, wheel
+from edgeforge.backends.tensorrt.emit import emit
 from edgeforge.backends.tensorrt.engine import build_engine
 from edgeforge.backends.tensorrt.job import EngineJob
+from edgeforge.bisect import run
 from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError, RecipeError, UnsupportedError
 from edgeforge.findings import Facts, Finding
-from edgeforge.graph import store
+from edgeforge.graph import edit, store
 
 
 def _facts(tmp_path: Path, chip: str, **quantize: object) -> Facts:
@@ -139,14 +142,36 @@ def test_a_failed_job_can_be_tried_again_in_pieces(tmp_path: Path) -> None:
     assert again.same(found.known)
     assert found.attempt(tmp_path / "good.onnx", None, tmp_path, 60).ending is None
     (tmp_path / "piece").mkdir(exist_ok=True)
-    assert found.write(tmp_path / "good.onnx", None, tmp_path / "piece").endswith("tensorrt.worker job.json")
+    assert backend("qnn").trials(tmp_path / "failed") is None
+    assert found.write(tmp_path / "good.onnx", None, tmp_path / "piece").endswith("tensorrt.worker engine_job.json")
     assert trial.of_job(tmp_path) is None
 
 
-def test_the_command_for_a_jetson_has_every_open_input(tmp_path: Path) -> None:
-    from edgeforge.backends.tensorrt import trtexec
-    from edgeforge.backends.tensorrt.emit import emit
+def test_bisect_finds_the_node_in_a_whole_decoder(tmp_path: Path) -> None:
+    """A zero point in one weight of an emitted model, whose width is open: the smallest piece is that one product."""
+    pytest.importorskip("tensorrt_rtx")
+    model = t.floats("llama", 1)
+    emitted = emit(model, t.table(model, bits=8), t.CONTEXT)
+    graph = emitted.model.graph
+    spoiled = next(n for n in graph if n.op_type == "DequantizeLinear" and "down_proj" in str(n.name))
+    codes = spoiled.inputs[0]
+    assert codes is not None
+    zero = edit.initializer(graph, "spoiled", np.full(codes.shape[0] if codes.shape else 1, 3, np.int8))
+    spoiled.resize_inputs(3)
+    spoiled.replace_input_with(2, zero)
+    job = EngineJob(store.save(emitted.model, tmp_path), ("SM86",), emitted.profiles(t.WIDTHS), tmp_path / "out",
+                    tmp_path / "failed")
+    with pytest.raises(CompilerError, match="down_proj.weight/dq: DequantizeLinear: "):
+        build_engine(job, 60)
+    trials = backend("tensorrt").trials(tmp_path / "failed")
+    assert trials is not None
+    found = run.bisect(trials, tmp_path / "found", 60, None, lambda text: None)
+    assert found.units[0] <= 2
+    assert any("down_proj" in name for name in found.nodes)
+    assert found.verified
 
+
+def test_the_command_for_a_jetson_has_every_open_input(tmp_path: Path) -> None:
     emitted = emit(t.floats("llama", 1), Table(), t.CONTEXT)
     store.save(emitted.model, tmp_path)
     trtexec.write(tmp_path, emitted.profiles(t.WIDTHS), emitted.model)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trt_tiny as t
+from edgeforge_runtime import rope
 from edgeforge_runtime import session as sessions
 from edgeforge_runtime.executors import Executor, open_executor
 from edgeforge_runtime.manifest import Manifest, Target
@@ -42,9 +43,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "device" / "model.engine").write_bytes(b"vtrt")
     cpu = manifest.targets["cpu"]
     recorder = record.Recorder(open_executor(cpu, folder, exact=True, threads=1))
-    with np.load(folder / manifest.rope) as tables:
-        session = Session(manifest, cpu, recorder, tables["cos"], tables["sin"])
-    with session:
+    with Session(manifest, cpu, recorder, rope.read(folder / manifest.rope)) as session:
         for index, call in enumerate(record.record(session, recorder, t.IDS, t.PREFILL, 3)):
             record.save(folder / "vectors" / "whole" / export.label(call.ar, index - 1), call)
     return folder

@@ -1,4 +1,4 @@
-"""What the builder is asked for, as data that survives a trip through job.json."""
+"""What the builder is asked for, as data that survives a trip through engine_job.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeforge.errors import CompilerError
 
-JOB, RESULT, LOG, LAYERS, ENGINE = "job.json", "result.json", "build.log", "layers.txt", "model.engine"
+JOB, RESULT, LOG, LAYERS, ENGINE = "engine_job.json", "result.json", "build.log", "layers.txt", "model.engine"
 REFUSED = "refused: "
 """what a line of the log begins with that names a node: its name, a tab, the reason"""
 EXECUTOR = "tensorrt"
@@ -28,7 +28,7 @@ class EngineJob:
         compute: TensorRT's names of the GPUs that it has to run on ("SM86"); empty: the GPU of this machine.
         profiles: every input's shape, which is fixed, for each optimization profile, widest first.
         out: the folder to make; replaced as a whole, or left as it was on failure.
-        failed: where job.json and the log go when it fails; None: ``<out>.failed``.
+        failed: where the job and the log go when it fails; None: ``<out>.failed``.
     """
 
     onnx: Path
@@ -50,7 +50,7 @@ class EngineJob:
             raise CompilerError(f"{self.onnx}: an engine without optimization profiles")
 
     def save(self, path: Path) -> None:
-        """Writes job.json; paths absolute."""
+        """Writes it as JSON; paths absolute."""
         text = json.dumps(asdict(self), indent=1, default=lambda p: str(p.resolve()))
         path.write_text(text + "\n", encoding="utf-8")
 

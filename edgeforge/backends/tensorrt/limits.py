@@ -35,8 +35,8 @@ def builds_here(chip: Gpu) -> bool:
 
 def elsewhere(chip: Gpu) -> str:
     """What to do where none is."""
-    return (f"TensorRT-RTX does not build for {chip.name} ({_capabilities(chip)}); device/onnx/build_engine.sh of the "
-            "bundle builds the engine there")
+    return (f"TensorRT-RTX does not build for compute capability {_capabilities(chip)}; device/onnx/build_engine.sh of "
+            "the bundle builds the engine where the GPU is")
 
 
 def check(facts: Facts) -> Iterator[Finding]:

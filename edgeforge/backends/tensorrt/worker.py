@@ -1,6 +1,6 @@
-"""Child process: builds one engine. ``python -m edgeforge.backends.tensorrt.worker job.json``
+"""Child process: builds one engine. ``python -m edgeforge.backends.tensorrt.worker engine_job.json``
 
-Everything is written beside job.json: ``model.engine``, ``layers.txt`` (the builder's account of the fused layers) and
+Everything is written beside it: ``model.engine``, ``layers.txt`` (the builder's account of the fused layers) and
 ``result.json`` last, so that its presence means success. What is refused is printed, a line a reason, behind
 REFUSED and the name of the ONNX node. The calls are those that TensorRT-RTX and enterprise TensorRT share; strong
 typing is what both have.
