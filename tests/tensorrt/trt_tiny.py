@@ -27,13 +27,14 @@ IDS = tiny.ids(CONTEXT, VOCAB)
 
 
 @functools.cache
-def adapted(family: str, layers: int = 2) -> tiny.Adapted:
+def adapted(family: str, layers: int | None = None) -> tiny.Adapted:
     own = {"sliding_window": CONTEXT} if family in ("gemma2", "gemma3", "olmo3") else {}
-    made = tiny.adapt(tiny.model(family, **SIZES | own | {"num_hidden_layers": layers}), TRT, CONTEXT, PREFILL)
+    depth = {} if layers is None else {"num_hidden_layers": layers}
+    made = tiny.adapt(tiny.model(family, **SIZES | own | depth), TRT, CONTEXT, PREFILL)
     return replace(made, model=optimize(made.model, TRT))
 
 
-def floats(family: str, layers: int = 2) -> ir.Model:
+def floats(family: str, layers: int | None = None) -> ir.Model:
     """The optimized float graph, a new one each time."""
     return adapted(family, layers).model.clone()
 
