@@ -156,7 +156,7 @@ class Quantize(_Section):
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
     round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here. Unset,
-    a GPU has `rotate` alone, and none where all weights have 16 bits."""
+    a GPU has `rotate` (and `split_outliers` beside 8-bit activations), and none where all weights have 16 bits."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:
@@ -244,8 +244,10 @@ class Gates(_Section):
     """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
     emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
+    emitted_db: Decibels = 50
+    """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
     shared_bytes: float = Field(1.05, ge=1)
-    """Weights of both graphs in one binary over those of the larger graph, at most."""
+    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 
 
 _FOUR_BITS: dict[str, float | None] = {

@@ -24,7 +24,9 @@ _CODES_ONLY = {
     "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
 """keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
-_FLOAT16 = 16
+_FLOAT16_ONLY = {"gates": ("emitted_db",)}
+"""keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
+_CODES, _FLOAT16 = 8, 16
 
 
 def silent(recipe: Recipe) -> dict[tuple[str, str], str]:
@@ -36,6 +38,9 @@ def silent(recipe: Recipe) -> dict[tuple[str, str], str]:
     if flow == "float16":
         why = f"only where integer codes flow, and {recipe.target.chip} computes in float16"
         found |= dict.fromkeys(_pairs(_CODES_ONLY), why)
+    else:
+        why = f"only where float16 flows, and {recipe.target.chip} computes on integer codes"
+        found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
     return found
 
 
@@ -76,5 +81,6 @@ def _of_chip(target: Any, options: dict[str, Any]) -> dict[str, Any]:
         return {}
     whole = options.get("weights") == _FLOAT16 and options.get("head", _FLOAT16) == _FLOAT16
     plain = whole and not options.get("exceptions")
-    found: dict[str, Any] = {"transforms": [] if plain else list(chip.profile.transforms)}
+    transforms = [*chip.profile.transforms, *(["split_outliers"] if options.get("activations") == _CODES else [])]
+    found: dict[str, Any] = {"transforms": [] if plain else transforms}
     return found | ({"head": _FLOAT16} if options.get("weights") == _FLOAT16 else {})

@@ -28,7 +28,8 @@ def _lines(section: BaseModel, name: str, indent: str, silent: Collection[tuple[
         if plain[key] is None or (name, key) in silent:
             yield f"{indent}# {key}:"
         elif inner:
-            yield f"{indent}{key}:"
+            spoken = [k for k in type(value).model_fields if (key, k) not in silent]
+            yield f"{indent}{key}:" if spoken else f"{indent}# {key}:"
             yield from _lines(value, key, indent + "  ", silent)
         else:
             yield f"{indent}{key}: {_value(plain[key])}"

@@ -186,7 +186,7 @@ split: [1]
 @pytest.mark.parametrize(("section", "said"), [
     ("quantize: {weights: true}", "4: quantize.weights: takes one of 4, 8 or 16 (got true)"),
     ("quantize: {weights: '8'}", "4: quantize.weights: takes one of 4, 8 or 16 (got '8')"),
-    ("quantize: {activations: 8}", "4: quantize.activations: takes 16 (got 8)"),
+    ("quantize: {activations: 4}", "4: quantize.activations: takes one of 8 or 16 (got 4)"),
     ("quantize:\n  transforms:\n  - rotate\n  - twist", "7: quantize.transforms.1: takes one of 'rotate', "),
     ("quantize: {transforms: rotate}", "4: quantize.transforms: takes a list (got 'rotate')"),
     ("split: {part_bytes: 1e3}", "4: split.part_bytes: takes a whole number (got 1000.0)"),

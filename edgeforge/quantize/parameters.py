@@ -72,6 +72,8 @@ class Projection:
             put_matrix(self.weight, array)
         else:
             put(self.weight, array if self.turned else array.T)
+            for use in self.weight.uses() if self.turned else ():
+                edit.set_shape(use.node.outputs[0], [*reversed(array.shape)])
 
 
 def projection(node: ir.Node, add: ir.Node | None = None) -> Projection:

@@ -25,6 +25,8 @@ PLAIN_FORMAT = "edgeforge-graph/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
+WRITE = "write_index"
+"""input of a graph whose cache stays with the executor, a slot a position: the slot of the first new token"""
 T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""
