@@ -12,10 +12,10 @@ rounds never lose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-import re
 
 import numpy as np
 import numpy.typing as npt

@@ -132,4 +132,4 @@ def _unpack(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> np
     codes = (flat << np.arange(bits, dtype=np.uint8)).sum(1, dtype=np.uint8)
     if kind == "INT4":
         codes = ((codes ^ 8).astype(np.int8) - 8).astype(np.int8)
-    return codes.reshape(shape)
+    return np.asarray(codes.reshape(shape))

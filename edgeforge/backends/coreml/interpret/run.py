@@ -79,9 +79,9 @@ class Interpreter:
         keys = [(function, o.name) for o in op.outputs]
         if keys[0] not in self._constants:
             given = {k: values[v[0].text] if isinstance(v[0], Name) else v[0] for k, v in op.arguments.items()}
-            arrays = {k: np.asarray(v) for k, v in given.items()}
-            made = (given["val"],) if op.type == "const" else constants.expand(op.type, arrays)
-            self._constants |= {key: v if isinstance(v, str) else _tensor(v) for key, v in zip(keys, made, strict=True)}
+            made = (given["val"],) if op.type == "const" else constants.expand(
+                op.type, {k: np.asarray(v) for k, v in given.items()})
+            self._constants |= {key: _tensor(v) for key, v in zip(keys, made, strict=True)}
         return {o.name: self._constants[key] for o, key in zip(op.outputs, keys, strict=True)}
 
     def _checked(self, op: Op, made: Tensor, declared: Typed) -> Tensor:
@@ -94,8 +94,8 @@ class Interpreter:
         return value.half().float() if self.rounding == "float16" and declared.type == "FLOAT16" else value
 
 
-def _tensor(value: Constant) -> Tensor | str:
-    if isinstance(value, str):
+def _tensor(value: Constant | Tensor) -> Tensor | str:
+    if isinstance(value, str | Tensor):
         return value
     return torch.from_numpy(np.array(value, np.float32 if value.dtype.kind == "f" else value.dtype))
 
