@@ -11,6 +11,7 @@ import onnx_ir as ir
 from edgeforge.backends.coreml import head, package
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
+from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.backends.coreml.weights import Format
 from edgeforge.encodings import Table
 from edgeforge.graph import bind, edit, sha
@@ -21,7 +22,7 @@ PREFILL, DECODE = "prefill", "decode"
 
 
 def write(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths: Mapping[str, int], past: int,
-          path: Path) -> package.Sharing:
+          path: Path) -> Sharing:
     """Writes the package; model is changed on the way.
 
     Args:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeforge.backends.coreml import mil
+from edgeforge.backends.coreml import mil, sharing
+from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.errors import CompilerError, EdgeForgeError
 
 SUFFIX = ".mlpackage"
@@ -23,21 +22,7 @@ DATA = Path("Data/com.apple.CoreML")
 MODEL, WEIGHTS = DATA / "model.mlmodel", DATA / "weights" / "weight.bin"
 LARGEST_SHARE = 1.03
 """all weights over those of the function that has most, at most: what is not shared is stored twice"""
-_HEADER = 64
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/apple/coremltools")
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """Bytes of weight.bin, and of the blobs that each function reads."""
-
-    total: int
-    functions: dict[str, int]
-
-    @property
-    def share(self) -> float:
-        """1 when one function reads everything."""
-        return self.total / max(1, *self.functions.values())
 
 
 def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
@@ -54,37 +39,25 @@ def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping
         raise EdgeForgeError(f"{path}: a Core ML package ends in {SUFFIX}", f"call it {path.stem}{SUFFIX}")
     if path.exists():
         raise EdgeForgeError(f"{path} is there already", "remove it, or write to another place")
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as scratch:
-        made = Path(scratch) / path.name
-        (made / WEIGHTS).parent.mkdir(parents=True)
-        spec = mil.serialize(functions, default, (made / WEIGHTS).parent)
-        spec.description.metadata.userDefined.update(facts)
-        (made / MODEL).write_bytes(spec.SerializeToString(deterministic=True))
-        (made / "Manifest.json").write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")
-        found = sharing(spec, made / WEIGHTS)
-        if found.share > LARGEST_SHARE:
-            raise CompilerError(f"{path.name}: {found.total:,} bytes of weights, {found.share:.2f} times those of its "
-                                f"largest function; at most {LARGEST_SHARE}", "please report it: equal weights have "
-                                "different names in two functions")
-        shutil.move(made, path)
-    return found
+    try:
+        return _write(functions, default, path, facts)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
-def sharing(spec: Any, weights: Path) -> Sharing:
-    """What of weight.bin each function of a model reads."""
-    size = weights.stat().st_size
-    read = {name: _offsets(function) for name, function in spec.mlProgram.functions.items()}
-    starts = sorted(set().union(*read.values()))
-    ends = dict(zip(starts, [*starts[1:], size], strict=True))
-    return Sharing(size, {name: _HEADER + sum(ends[o] - o for o in found) for name, found in read.items()})
-
-
-def _offsets(function: Any) -> set[int]:
-    block = function.block_specializations[function.opset]
-    found: set[int] = set()
-    for op in block.operations:
-        values = [*op.attributes.values(), *(b.value for a in op.inputs.values() for b in a.arguments)]
-        found |= {v.blobFileValue.offset for v in values if v.WhichOneof("value") == "blobFileValue"}
+def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
+    weights = path / WEIGHTS
+    weights.parent.mkdir(parents=True)
+    spec = mil.serialize(functions, default, weights.parent)
+    spec.description.metadata.userDefined.update(facts)
+    (path / MODEL).write_bytes(spec.SerializeToString(deterministic=True))
+    (path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")
+    found = sharing.measure(spec, weights)
+    if found.share > LARGEST_SHARE:
+        raise CompilerError(f"{path.name}: {found.total:,} bytes of weights, {found.share:.2f} times those of its "
+                            f"largest function; at most {LARGEST_SHARE}", "please report it: equal weights have "
+                            "different names in two functions")
     return found
 
 

@@ -18,8 +18,11 @@ from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
-from edgeforge.backends.coreml import decoder, package
+from edgeforge.backends.coreml import decoder
+from edgeforge.backends.coreml.interpret.program import Function, load
 from edgeforge.backends.coreml.interpret.run import Rounding
+from edgeforge.backends.coreml.package import WEIGHTS
+from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.backends.coreml.simulator import SimulatorExecutor
 from edgeforge.encodings import Table
 from edgeforge.graph import edit
@@ -44,7 +47,7 @@ class Emitted:
     """A package, the graph and table that it was made of, and a folder with the same float graph for the CPU."""
 
     package: Path
-    sharing: package.Sharing
+    sharing: Sharing
     model: ir.Model
     made: tiny.Adapted
     table: Table
@@ -123,13 +126,23 @@ def conversation(session: Session) -> Floats:
 
 
 def decibels(emitted: Emitted, rounding: Rounding) -> tuple[float, float]:
-    """SQNR of the prompt's logits, and the lowest of those after each step, against the float graph."""
+    """SQNR of the prompt's logits, and of those after the steps, against the float graph."""
     expected = conversation(Session.open(emitted.reference, threads=1, exact=True))
     made = conversation(simulated(emitted, rounding))
-    return sqnr_db(expected[0], made[0]), min(sqnr_db(e, a) for e, a in zip(expected[1:], made[1:], strict=True))
+    return sqnr_db(expected[0], made[0]), sqnr_db(expected[1:], made[1:])
 
 
 def _array(value: ir.Value) -> Floats:
     array = edit.constant(value)
     assert array is not None
     return array.astype(np.float32)
+
+
+def program(emitted: Emitted) -> dict[str, Function]:
+    """What the package holds."""
+    return load(emitted.package)
+
+
+def file(emitted: Emitted) -> Path:
+    """Its weights."""
+    return emitted.package / WEIGHTS

@@ -16,13 +16,30 @@ from edgeforge.backends.coreml.interpret.blob import Blobs
 from edgeforge.backends.coreml.package import DATA, MODEL
 from edgeforge.errors import EdgeForgeError, UnsupportedError
 
-Constant: TypeAlias = npt.NDArray[Any] | str
+Array: TypeAlias = npt.NDArray[Any]
 _WHERE = "@model_path/"
 _TYPES: dict[str, tuple[int, str]] = {
     "BOOL": (8, "?"), "FLOAT16": (16, "<f2"), "FLOAT32": (32, "<f4"), "INT8": (8, "i1"), "UINT8": (8, "u1"),
     "INT16": (16, "<i2"), "UINT16": (16, "<u2"), "INT32": (32, "<i4"), "UINT32": (32, "<u4"), "INT4": (4, "i1"),
     "UINT1": (1, "u1"), "UINT2": (2, "u1"), "UINT3": (3, "u1"), "UINT4": (4, "u1"), "UINT6": (6, "u1")}
 """bits of an element in weight.bin, and the numpy type that holds one here"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A constant in weight.bin, at that offset."""
+
+    blobs: Blobs
+    offset: int
+    type: str
+    shape: tuple[int, ...]
+
+    def read(self) -> Array:
+        """Its elements, unpacked."""
+        return _unpack(self.blobs.read(self.offset), self.type, self.shape)
+
+
+Constant: TypeAlias = Array | str | Stored
 
 
 @dataclass(frozen=True)
@@ -94,7 +111,7 @@ class _Reader:
         kind, shape = _tensor(message.type)
         if message.WhichOneof("value") == "blobFileValue":
             where = message.blobFileValue
-            return _unpack(self._blobs(where.fileName).read(where.offset), kind, shape)
+            return Stored(self._blobs(where.fileName), where.offset, kind, shape)
         held = message.immediateValue.tensor
         field = held.WhichOneof("value")
         if field == "strings":
@@ -121,7 +138,7 @@ def _tensor(message: Any) -> tuple[str, tuple[int, ...]]:
     return mil.proto.MIL_pb2.DataType.Name(tensor.dataType), shape
 
 
-def _unpack(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _unpack(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> Array:
     """Elements of fewer than 8 bits lie one after the other, each from its lowest bit on, in bytes from their lowest
     bit on."""
     bits, numpy = _TYPES[kind]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgeforge.backends.coreml.interpret import constants, program
 from edgeforge.backends.coreml.interpret.ops import RULES, Arguments
-from edgeforge.backends.coreml.interpret.program import Constant, Function, Name, Op, Typed
+from edgeforge.backends.coreml.interpret.program import Constant, Function, Name, Op, Stored, Typed
 from edgeforge.errors import EdgeForgeError, UnsupportedError
 
 Rounding = Literal["float32", "float16"]
@@ -25,11 +25,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass
 class Interpreter:
-    """The functions of a package. Constants are expanded once and kept."""
+    """The functions of a package. What is stored in weight.bin is expanded once for all functions, and kept."""
 
     functions: dict[str, Function]
     rounding: Rounding
-    _constants: dict[tuple[str, str], Tensor | str] = field(default_factory=dict)
+    _constants: dict[Hashable, tuple[Tensor | str, ...]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, package: Path, rounding: Rounding = "float16") -> Interpreter:
@@ -76,13 +76,13 @@ class Interpreter:
         return {o.name: self._checked(op, t, o) for o, t in zip(op.outputs, outputs, strict=True)}
 
     def _constant(self, function: str, op: Op, values: Mapping[str, Tensor | str]) -> dict[str, Tensor | str]:
-        keys = [(function, o.name) for o in op.outputs]
-        if keys[0] not in self._constants:
+        key = _key(function, op)
+        if key not in self._constants:
             given = {k: values[v[0].text] if isinstance(v[0], Name) else v[0] for k, v in op.arguments.items()}
             made = (given["val"],) if op.type == "const" else constants.expand(
-                op.type, {k: np.asarray(v) for k, v in given.items()})
-            self._constants |= {key: _tensor(v) for key, v in zip(keys, made, strict=True)}
-        return {o.name: self._constants[key] for o, key in zip(op.outputs, keys, strict=True)}
+                op.type, {k: np.asarray(v.read() if isinstance(v, Stored) else v) for k, v in given.items()})
+            self._constants[key] = tuple(map(_tensor, made))
+        return {o.name: v for o, v in zip(op.outputs, self._constants[key], strict=True)}
 
     def _checked(self, op: Op, made: Tensor, declared: Typed) -> Tensor:
         if tuple(made.shape) != declared.shape:
@@ -94,9 +94,16 @@ class Interpreter:
         return value.half().float() if self.rounding == "float16" and declared.type == "FLOAT16" else value
 
 
+def _key(function: str, op: Op) -> Hashable:
+    """The same for constants of the same bytes, whichever function they stand in."""
+    offsets = {k: v[0].offset for k, v in op.arguments.items() if isinstance(v[0], Stored)}
+    return (op.type, *sorted(offsets.items())) if len(offsets) == len(op.arguments) else (function, op.outputs[0].name)
+
+
 def _tensor(value: Constant | Tensor) -> Tensor | str:
     if isinstance(value, str | Tensor):
         return value
+    value = value.read() if isinstance(value, Stored) else value
     return torch.from_numpy(np.array(value, np.float32 if value.dtype.kind == "f" else value.dtype))
 
 
