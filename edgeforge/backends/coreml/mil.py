@@ -36,6 +36,7 @@ Var: TypeAlias = Any
 
 OPSET = target.iOS18
 """iOS 18 and macOS 15: several functions in one package, blockwise constants of 4 bits"""
+_COUNTED = re.compile(r"[a-z_]+_\d+(_[a-z_]+_\d+)?")
 FLOAT16, INT32 = types.fp16, types.int32
 
 __all__ = ["FLOAT16", "INT32", "OPSET", "ComputeUnit", "Function", "Var", "function", "integers", "mb", "proto",
@@ -43,7 +44,11 @@ __all__ = ["FLOAT16", "INT32", "OPSET", "ComputeUnit", "Function", "Var", "funct
 
 
 def function(inputs: Mapping[str, tuple[Sequence[int], Any]]) -> Any:
-    """A context in which ops are built into one function. inputs: shape and type by name."""
+    """A context in which ops are built into one function. inputs: shape and type by name.
+
+    Ops without a name are counted from 0 in each, so that the same ops make the same function.
+    """
+    mb.name_count.clear()
     made = {name: mb.placeholder(tuple(shape), kind) for name, (shape, kind) in inputs.items()}
     return Function(made, opset_version=OPSET)
 
@@ -59,12 +64,13 @@ def share(constant: Var, name: str) -> None:
 
 
 def spell(name: str, taken: set[str]) -> str:
-    """name as MIL's grammar takes it ([A-Za-z_][A-Za-z0-9_]*), and as nobody in taken is called; it is added there."""
+    """name as MIL's grammar takes it ([A-Za-z_][A-Za-z0-9_]*), and as nobody in taken is called, nor an op that the
+    builder names itself (`concat_3`); it is added there."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     plain = plain if not plain[:1].isdigit() else f"_{plain}"
     found, k = plain, 2
-    while found in taken:
-        found, k = f"{plain}_{k}", k + 1
+    while found in taken or _COUNTED.fullmatch(found):
+        found, k = f"{plain}_v{k}", k + 1
     taken.add(found)
     return found
 

@@ -24,11 +24,12 @@ def main(argv: list[str]) -> int:
     job = Job.load(path)
     result = path.with_name(RESULT)
     try:
-        from edgeforge.backends.coreml import decoder
-
         palettes = palette_file.load(job.palettes) if job.palettes is not None else {}
-        sharing = decoder.write(store.load(job.graph), Table.load(job.table), palettes, job.widths, job.past,
-                                job.package)
+        model, table = store.load(job.graph), Table.load(job.table)
+
+        from edgeforge.backends.coreml import decoder  # seconds
+
+        sharing = decoder.write(model, table, palettes, job.widths, job.past, job.package)
     except EdgeForgeError as error:
         refused = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
         result.write_text(json.dumps({"refused": refused}) + "\n", encoding="utf-8")

@@ -194,10 +194,10 @@ class _Search:
 
 def _lloyd(values: Tensor, sums: list[Tensor], means: Tensor) -> tuple[Tensor, Tensor]:
     """k-means of sorted values [groups, m] from cumulated mass, first and second moment; means and loss [groups]."""
-    means, values = means.double().contiguous(), values.double()
+    means, values = means.double(), values.double().contiguous()
     loss = torch.zeros(len(values))
     for _ in range(_LLOYD):
-        cuts = torch.searchsorted(values, ((means[:, 1:] + means[:, :-1]) / 2).contiguous())
+        cuts = torch.searchsorted(values, (means[:, 1:] + means[:, :-1]) / 2)
         edges = torch.nn.functional.pad(cuts, (1, 0))
         edges = torch.cat([edges, torch.full_like(edges[:, :1], values.shape[1])], 1)
         mass, first, second = (s.gather(1, edges).diff(dim=1) for s in sums)

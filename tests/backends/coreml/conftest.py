@@ -1,8 +1,8 @@
-"""Helpers of these tests, by name."""
+"""Helpers of these tests, and small graphs from text."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "graph")]

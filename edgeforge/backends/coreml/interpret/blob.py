@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgeforge.errors import EdgeForgeError
 
-_SENTINEL, _VERSION = 0xDEADBEEF, 2
+_SENTINEL, _VERSION, _HEADER = 0xDEADBEEF, 2, 64
 _RECORD = np.dtype([("sentinel", "<u4"), ("type", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("spare", "<u8")])
 
 
@@ -21,8 +21,9 @@ class Blobs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._raw = np.memmap(path, np.uint8, "r")
-        version = int(self._raw[4:8].view("<u4")[0]) if len(self._raw) >= 64 else -1
+        long_enough = path.is_file() and path.stat().st_size >= _HEADER
+        self._raw = np.memmap(path, np.uint8, "r") if long_enough else np.empty(0, np.uint8)
+        version = int(self._raw[4:8].view("<u4")[0]) if long_enough else -1
         if version != _VERSION:
             raise EdgeForgeError(f"{path} is no file of Core ML weights, or is damaged (version {version})")
 
