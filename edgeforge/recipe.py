@@ -105,6 +105,27 @@ class Budget(_Section):
         return self
 
 
+class Candidates(_Section):
+    """The steps that `scales: search` tries for each channel or block: shares, evenly spaced, of the smallest step that
+    clips nothing."""
+
+    steps: int = Field(15, ge=2, le=256)
+    """How many."""
+    least: float = Field(0.4, gt=0, le=2)
+    """The smallest share; still smaller ones are hardly ever best."""
+    most: float = Field(1.1, gt=0, le=2)
+    """The largest."""
+    floats: int = Field(8, ge=2, le=256)
+    """With `block`: how many floats a channel tries beside its blocks' whole numbers, from 0.75 to 1.1 of what suits
+    its largest block."""
+
+    @model_validator(mode="after")
+    def _spread(self) -> Candidates:
+        if self.least >= self.most:
+            raise ValueError(f"least {self.least:g} has to lie below most {self.most:g}")
+        return self
+
+
 class Quantize(_Section):
     """Bits by role, how weights are rounded, and the exact rewrites that come first."""
 
@@ -133,8 +154,9 @@ class Quantize(_Section):
     activations: Literal[8, 16] = 16
     """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read: whole
     numbers, with one scale for all tokens."""
-    kv: Literal[8] = 8
-    """Bits of the KV cache."""
+    kv: Literal[8, 16] = 8
+    """Bits of the KV cache. Its codes are unsigned with zero in the middle: the grid that signed ones would have, which
+    HTP's compiler does not finish a graph with. 16 takes twice the memory of 8."""
     ranges: Literal["minmax", "percentile", "mse"] = "minmax"
     """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
     where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""
@@ -142,6 +164,7 @@ class Quantize(_Section):
     """Bits of the embedding table."""
     scales: Literal["search", "minmax"] | None = None
     """Where steps come from: `search` minimises the error of a layer's outputs (SeqMSE, from Gram matrices)."""
+    candidates: Candidates = Candidates()
     rounding: Literal["gptq", "nearest"] | None = None
     """`gptq` lets later channels mend the errors of earlier ones (quantize/weights/gptq.py)."""
     refine: int | None = Field(None, ge=0, le=16)
@@ -163,6 +186,12 @@ class Quantize(_Section):
         if self.block is not None and self.weights != 4:
             raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
                              "4, or leave block out")
+        return self
+
+    @model_validator(mode="after")
+    def _candidates_of_a_search(self) -> Quantize:
+        if self.scales == "minmax" and self.candidates != Candidates():
+            raise ValueError("candidates are what scales: search tries, and scales is minmax: leave one of them out")
         return self
 
     @model_validator(mode="after")

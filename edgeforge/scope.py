@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgeforge import targets
@@ -53,7 +54,7 @@ def refuse(recipe: Recipe, read: Document) -> None:
                           "leave it out" if len(lines) == 1 else "leave them out")
 
 
-def _pairs(keys: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+def _pairs(keys: Mapping[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     return [(section, key) for section, names in keys.items() for key in names]
 
 

@@ -22,7 +22,8 @@ class Profile:
     [1, kv, T, head_dim]. split_heads: one small attention a head (MHA -> SHA). lower_rope: rotary as
     arithmetic, not as one op. masked: what the mask adds to a forbidden score; bounded, because it has to
     live on the scores' integer grid, or within float16. least_multiplier: smallest input scale x weight scale / output
-    scale of a product that the hardware can multiply by. flow: what lies between operators, codes on integer grids or
+    scale of a product that the hardware can multiply by. signed_operands: 16-bit codes that a product of activations
+    reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
     float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
     of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
     transforms: what a recipe applies that does not say.
@@ -35,6 +36,7 @@ class Profile:
     lower_rope: bool
     masked: float
     least_multiplier: float = 0.0
+    signed_operands: bool = False
     flow: Flow = "codes"
     activation_bits: tuple[int, ...] = (16,)
     blocks: tuple[int, ...] = (16, 32, 64)
@@ -52,7 +54,7 @@ class Profile:
 
 
 HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-50.0,
-              least_multiplier=2.0**-23)
+              least_multiplier=2.0**-23, signed_operands=True)
 """its multipliers end at 2^-24: below, a channel of 6e-8 of the output's range saturates (tried, on the emulator)"""
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
@@ -84,12 +86,14 @@ class Chip:
 class Hexagon:
     """What one generation of Qualcomm's HTP takes; every chip of that generation takes the same.
 
-    weight_bits: of weights beside 16-bit activations. sharing: prefill and decode in one binary over one
+    weight_bits: of weights beside 16-bit activations. kv_bits: of a cache, whose 16 bits the products have to take as
+    signed second operands. sharing: prefill and decode in one binary over one
     set of weights. graph_bytes: the most that one graph may allocate; the compiler refuses more.
     """
 
     arch: int
     weight_bits: tuple[int, ...]
+    kv_bits: tuple[int, ...]
     block_weights: bool
     sharing: bool
     graph_bytes: int
@@ -99,12 +103,12 @@ _OLD, _NEW = 2 << 30, 3584 << 20
 """as the compiler words them: "limit is 2097152 KB" on v69, "limit is 3670016 KB" on v73 (public issue threads)"""
 
 HEXAGON = {h.arch: h for h in (
-    Hexagon(68, (8, 16), block_weights=False, sharing=False, graph_bytes=_OLD),
-    Hexagon(69, (8, 16), block_weights=False, sharing=False, graph_bytes=_OLD),
-    Hexagon(73, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
-    Hexagon(75, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
-    Hexagon(79, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
-    Hexagon(81, (4, 8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(68, (8, 16), (8,), block_weights=False, sharing=False, graph_bytes=_OLD),
+    Hexagon(69, (8, 16), (8,), block_weights=False, sharing=False, graph_bytes=_OLD),
+    Hexagon(73, (4, 8, 16), (8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(75, (4, 8, 16), (8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(79, (4, 8, 16), (8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
+    Hexagon(81, (4, 8, 16), (8, 16), block_weights=True, sharing=True, graph_bytes=_NEW),
 )}
 
 

@@ -147,6 +147,17 @@ def test_blocks_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path: Path,
     assert not _said(limits.check(_facts(made)))
 
 
+@pytest.mark.parametrize("chip", ["snapdragon-888", "snapdragon-8-gen-1"])
+def test_a_16_bit_cache_on_an_old_chip_is_refused_from_the_recipe_alone(tmp_path: Path, chip: str) -> None:
+    report = check.examine(_recipe(tmp_path, target={"chip": chip}, quantize={"kv": 16}))
+    arch = targets.chip(chip).dsp_arch
+    assert _said(report.findings) == [
+        f"{tmp_path}/r.yaml:6: quantize.kv: a 16-bit cache; {chip} (Hexagon v{arch}) multiplies activations by 8-bit "
+        "ones only, v73 and later by signed 16-bit ones too"]
+    assert report.exit_code == 2
+    assert not _said(limits.check(_facts(_recipe(tmp_path, quantize={"kv": 16}))))
+
+
 def test_products_that_blocks_do_not_divide_are_told_and_not_refused(built: Built, tmp_path: Path) -> None:
     """C31: the tiny model has 128 inputs at most, and its headers are read as if they said 120."""
     path = variant(built, "odd", quantize={"weights": 4, "block": 64})

@@ -114,8 +114,13 @@ def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
     ("{encodings: ''}", "quantize.encodings: is empty; it takes a path"),
     ("{encodings: a.json, reconstruct: true}", "quantize: reconstruct moves the steps of a block's weights together, "
      "and encodings settles some: leave one of them out"),
+    ("{candidates: 20}", "quantize.candidates: takes keys and values (got 20)"),
+    ("{candidates: {steps: 1}}", "quantize.candidates.steps: takes at least 2 (got 1)"),
+    ("{candidates: {least: 1.1}}", "quantize.candidates: least 1.1 has to lie below most 1.1"),
+    ("{candidates: {step: 20}}", "quantize.candidates.step: unknown key; did you mean 'steps'"),
+    ("{scales: minmax, candidates: {steps: 20}}", "quantize: candidates are what scales: search tries, and scales is"),
 ])
-def test_budgets_and_exceptions_that_cannot_be(tmp_path: Path, section: str, said: str) -> None:
+def test_sections_of_quantize_that_cannot_be(tmp_path: Path, section: str, said: str) -> None:
     assert said in _complaint(tmp_path, MINIMAL + f"quantize: {section}")
 
 

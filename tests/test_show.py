@@ -31,7 +31,7 @@ def test_what_is_shown_is_the_same_recipe(path: Path, tmp_path: Path) -> None:
     done = _cli("recipe", "show", path)
     (tmp_path / "shown.yaml").write_text(done.stdout, encoding="utf-8")
     assert recipe.load(tmp_path / "shown.yaml") == recipe.load(path)
-    assert "# Bits of the KV cache." in done.stdout
+    assert "# Bits of the KV cache. Its codes are unsigned" in done.stdout
     as_json = json.loads(_cli("recipe", "show", path, "--json").stdout)
     assert recipe.Recipe.model_validate(as_json) == recipe.load(path)
 

@@ -22,6 +22,7 @@ def test_the_generations_differ_where_the_public_reports_say() -> None:
     for arch in (68, 69):
         old = targets.HEXAGON[arch]
         assert (4 in old.weight_bits, old.block_weights, old.sharing) == (False, False, False)
+        assert old.kv_bits == (8,)
         assert old.graph_bytes == 2097152 << 10
     for arch in (73, 75, 79, 81):
         new = targets.HEXAGON[arch]

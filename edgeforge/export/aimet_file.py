@@ -29,12 +29,14 @@ DAMAGED = (KeyError, TypeError, ValueError, IndexError, ArithmeticError, Attribu
 @dataclass(frozen=True)
 class Glance:
     """What an entry says by itself. scales: one for the tensor, one a slice of an axis, or blocks of whole-number
-    (LPBQ) or float scales."""
+    (LPBQ) or float scales. block, inputs: with whole-number ones, inputs of a block, and of a channel."""
 
     name: str
     bits: int
     scales: Scales
     symmetric: bool
+    block: int = 0
+    inputs: int = 0
 
 
 def entries(path: Path) -> dict[str, dict[str, Any]]:
@@ -189,7 +191,9 @@ def _glance(name: str, raw: dict[str, Any]) -> Glance:
     grid = (_flat if flat else _nested)(raw, kind)
     check(grid)
     shifted = flat and kind == "LPBQ" and (integers(raw["offset"]) != -(1 << (bits - 1))).any()
-    return Glance(name, grid.bits, _SCALES[kind], grid.symmetric and not shifted)
+    whole, block = grid.block_scale, grid.block or 0
+    sizes = (0, 0) if whole is None else (block, block * whole.size // grid.scale.size)
+    return Glance(name, grid.bits, _SCALES[kind], grid.symmetric and not shifted, *sizes)
 
 
 def _kind(raw: dict[str, Any]) -> str:

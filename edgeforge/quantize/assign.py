@@ -28,7 +28,8 @@ headroom the worst thousandth of other tokens' values fall to 20 dB, with it to 
 
 @dataclass(frozen=True)
 class Grids:
-    """Bits by role. Weights that are not fitted are per channel and symmetric; the KV cache per tensor and symmetric;
+    """Bits by role. Weights that are not fitted are per channel and symmetric; the KV cache per tensor, symmetric and
+    unsigned (tried: a signed past that is joined with new entries and sliced by heads fails the compiler with 1002);
     embedding tables, norm gains and activations per tensor and asymmetric; the second operand of a product of
     activations symmetric, and signed when it has 16 bits."""
 
@@ -123,14 +124,14 @@ def _ends(group: list[ir.Value], ranges: Mapping[str, Range], clipped: Mapping[s
     if ends:
         return min(low for low, _ in ends), max(high for _, high in ends)
     if any(v.is_initializer() for v in group):
-        seen = union(group, ranges)
+        seen = _union(group, ranges)
         return wider(seen) if any(v.name in ranges for v in group) else seen
     inputs = [str(v.name) for v in group if v.is_graph_input()]
     if any(past_layer(name) for name in inputs) or any(is_operand(v) for v in group):
-        return wider(union(group, ranges))
+        return wider(_union(group, ranges))
     if inputs:
-        return union(group, ranges)
-    return fixed(group) or _clipped(group, wider(_turned(group, ranges) or union(group, ranges)))
+        return _union(group, ranges)
+    return fixed(group) or _clipped(group, wider(_turned(group, ranges) or _union(group, ranges)))
 
 
 def _clipped(group: list[ir.Value], seen: Range) -> Range:
@@ -160,7 +161,7 @@ def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
             continue
         for x, row in (node.inputs, reversed(node.inputs)):
             if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
-                peak = _peak(union([origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
+                peak = _peak(_union([origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
                 return -peak, peak
     return None
 
@@ -176,8 +177,7 @@ def origin(value: ir.Value) -> ir.Value:
     return value
 
 
-def union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
-    """The range that holds all of group's values; EdgeForgeError when none was seen."""
+def _union(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range:
     found: list[Range] = []
     for value in group:
         array = edit.constant(value)

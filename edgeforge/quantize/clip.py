@@ -39,7 +39,8 @@ def clipped(graph: ir.Graph, histograms: Mapping[str, Histogram], options: Quant
     """Ranges by value name that replace the ones seen, headroom included; none for `minmax`."""
     if options.ranges == "minmax":
         return {}
-    found = {name: _end(seen, options.kv, True, options) for name, seen in histograms.items()}
+    caches = histograms.items() if options.kv <= _NARROW else ()
+    found = {name: _end(seen, options.kv, True, options) for name, seen in caches}
     for value in _tables(graph) if options.embedding <= _NARROW else ():
         array = edit.constant(value)
         if array is not None:

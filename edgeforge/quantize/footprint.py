@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from edgeforge.encoding import Encoding
 from edgeforge.graph import edit
-from edgeforge.quantize import roles
+from edgeforge.quantize import budget, roles
 
 _FEW = 0.05
 """share of weights with 4 bits from which on it is they that limit a model: each has 256 times the noise of 8 bits"""
@@ -20,10 +20,9 @@ _FLOAT = 16
 
 
 def stored_bits(count: int, encoding: Encoding, half: bool = False) -> int:
-    """Bits of a weight's codes and steps as they are shipped: a float32 a channel or block (half: a float16), 4 bits an
-    integer."""
-    blocks = 0 if encoding.block_scale is None else 4 * encoding.block_scale.size
-    return count * encoding.bits + (16 if half else 32) * encoding.scale.size + blocks
+    """Bits of a weight of count codes (see budget.stored_bits): with float blocks, each has a step of its own."""
+    steps, whole = encoding.scale.size, encoding.block_scale is not None
+    return budget.stored_bits(count // steps, steps, encoding.bits, encoding.block if whole else None, half)
 
 
 def bits_per_weight(graph: ir.Graph, table: Mapping[str, Encoding], half: bool = False) -> float:

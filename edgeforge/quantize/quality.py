@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from edgeforge.quantize.weights import lpbq, seqmse
 from edgeforge.quantize.weights.fit import Method
 
 if TYPE_CHECKING:
@@ -31,5 +32,8 @@ def method(options: Quantize, decoder: bool) -> Method:
     count."""
     said = {key: value for key in ("scales", "rounding", "refine", "correction", "importance", "reconstruct")
             if (value := getattr(options, key)) is not None}
-    made = dataclasses.replace(PRESETS[options.quality], **said)
+    tried = options.candidates
+    made = dataclasses.replace(PRESETS[options.quality], **said,
+                               shares=seqmse.shares(tried.steps, tried.least, tried.most),
+                               floats=seqmse.shares(tried.floats, *lpbq.REACH))
     return made if decoder else dataclasses.replace(made, importance=False)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from edgeforge import precision
 from edgeforge.build import Build
 from edgeforge.encoding import Encoding
-from edgeforge.errors import RecipeError
+from edgeforge.errors import RecipeError, UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import edit
 from edgeforge.quantize import budget, footprint, roles, sensitivity, weight_grids
@@ -45,7 +45,12 @@ def run(build: Build, model: ir.Model, samples: Sequence[Sample], given: Mapping
         return make(build, out)[0]
     decoder = build.recipe.decoder
     grids = weight_grids.candidates(model.graph, options, decoder, given, build.profile.flow)
-    choices = sensitivity.choices(model, samples, grids, decoder, build.say)
+    try:
+        choices = sensitivity.choices(model, samples, grids, decoder, build.say)
+    except UnsupportedError as error:
+        raise RecipeError(f"{build.recipe.where('quantize.budget')}: what each weight's bits are worth cannot be "
+                          f"measured: {error.message}", "leave the budget out, and say in quantize.exceptions which "
+                          f"weights get {HIGH} bits; or {error.hint}") from error
     ranking = budget.rank(choices)
     fixed, count = _fixed(model.graph, build, given)
     count = max(count + sum(c.count for c in choices), 1)

@@ -68,7 +68,8 @@ _OPTIMIZE = Stage("optimize", ("adapt",), lambda r: [], (*_ONNX, *_ORT))
 _TEXT = Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
               opens="edgeforge.checkpoint")
 _TRANSFORM = Stage("transform", ("adapt", "optimize", "text"),
-                   lambda r: [r.quantize.transforms, r.quantize.embedding, _scaled_for(r)], ("torch", *_ONNX, *_ORT))
+                   lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
+                   ("torch", *_ONNX, *_ORT))
 _CALIBRATE = Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT))
 _QUANTIZE = Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
                   ("torch", *_ONNX, *_ORT))
@@ -92,7 +93,8 @@ def _float16(text: bool, ranges: bool) -> tuple[Stage, ...]:
         text: something is fitted to text. ranges: products read codes, whose grids hold what calibration sees.
     """
     before = (_ADAPT, _OPTIMIZE, *((_TEXT,) if text else ()), _TRANSFORM, *((_CALIBRATE,) if ranges else ()), _QUANTIZE,
-              _EXPORT, Stage("compile", ("quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
+              _EXPORT,
+              Stage("compile", ("adapt", "quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
     last = Stage("bundle", tuple(s.name for s in before), lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True,
                  whence=True)
     there = {s.name for s in before}

@@ -47,16 +47,14 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     options, codes = build.recipe.quantize, build.profile.flow == "codes"
     if not codes and options.rounded:
         UntieEmbedding()(model)
-    ranges = load_ranges(sources["calibrate"]) if "calibrate" in sources else {}
-    ranges = _exact_inputs(build, ranges) if codes else ranges
     samples = samples_of(source, sources["text"]) if "text" in sources else []
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-    clipped = clip.clipped(model.graph, histogram.load(sources["calibrate"]), options) if codes else {}
-    given = foreign.given(build, model.graph, bits, {_MASK: ranges[_MASK]}) if codes else Given(Table())
+    seen = _seen(build, model.graph, sources)
+    given = foreign.given(build, model.graph, bits, {_MASK: seen.ranges[_MASK]}) if codes else Given(Table())
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
-        checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
+        checks = fit(build, model.clone(), samples, seen, bits, folder, given)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
         few = footprint.four_bits(model.graph, Table.load(folder / FILE)) or options.activations == _FEW_BITS
@@ -65,11 +63,27 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     return mixed.run(build, model, samples, given.table, make, out)
 
 
-def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path, given: Given, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled.
-    clipped: see `assign`.
-    """
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What calibration saw. ranges, clipped: see `assign`. counted: see `float16.table`."""
+
+    ranges: Mapping[str, assign.Range]
+    clipped: Mapping[str, assign.Range] = dataclasses.field(default_factory=dict)
+    counted: Mapping[str, histogram.Histogram] = dataclasses.field(default_factory=dict)
+
+
+def _seen(build: Build, graph: ir.Graph, sources: Mapping[str, Path]) -> Seen:
+    if "calibrate" not in sources:
+        return Seen({})
+    ranges, counted = load_ranges(sources["calibrate"]), histogram.load(sources["calibrate"])
+    if build.profile.flow == "float16":
+        return Seen(ranges, counted=counted)
+    return Seen(_exact_inputs(build, ranges), clip.clipped(graph, counted, build.recipe.quantize))
+
+
+def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bits: assign.Grids, out: Path,
+        given: Given) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled."""
     options, flow = build.recipe.quantize, build.profile.flow
     decoder, held = build.recipe.decoder, given.table
     method = quality.method(options, decoder)
@@ -83,10 +97,10 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     unfitted = outside | {n: grid.bits for n, grid in chosen.items() if unsearched}
     fitted = dict(held) | {w.name: w.encoding for w in weights}
     if flow == "codes":
-        table = assign.assign(model.graph, ranges, bits, fitted, clipped, unfitted)
+        table = assign.assign(model.graph, seen.ranges, bits, fitted, seen.clipped, unfitted)
         table = floors.raised(model.graph, table, build.profile.least_multiplier)
     else:
-        table = float16.table(model.graph, fitted, unfitted, ranges)
+        table = float16.table(model.graph, fitted, unfitted, seen.counted)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
@@ -95,7 +109,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mappin
     whole = weight_grids.left_whole(model.graph, options, decoder, held, flow)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside),
             Check("quantize: stored", stored, "bits a weight"),
-            *_tuned_checks(weights, method),
+            *_tuned_checks(weights, method), *(_read_checks(model.graph, table) if seen.counted else []),
             *_block_checks(options.block, table, [n for n, grid in chosen.items() if grid.block], whole)]
 
 
@@ -119,6 +133,13 @@ def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[
     said += [f"{in_vain} in blocks that tuning did not bring nearer"] if in_vain else []
     return [Check("quantize: weights tuned by blocks", sum(w.tuned is True for w in weights), f"of {len(weights)}",
                   note="; ".join(said))]
+
+
+def _read_checks(graph: ir.Graph, table: Table) -> list[Check]:
+    """How many products of 8-bit weights read codes too."""
+    count, left = float16.readers(graph, table)
+    return [Check("quantize: products of codes by codes", count, f"of {count + len(left)}",
+                  note=f"float16 is read where 8 bits would drown what is usual: {', '.join(left)}" if left else "")]
 
 
 def _block_checks(block: int | None, table: Table, wanted: Sequence[str], whole: Mapping[str, str]) -> list[Check]:

@@ -22,11 +22,15 @@ from edgeforge.calibrate.statistics import Direction, Peaks
 from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
+from edgeforge.graph.operand import RequantizeOperands
 from edgeforge.graph.requantize import RequantizeEmbedding
 from edgeforge.quantize import equalize, outliers, rotate, scale_channels, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, reading
 from edgeforge.stages.samples import samples as samples_of
+
+_WIDE = 16
+"""bits of a cache that a product cannot read as it is, where second operands have to be signed"""
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -46,6 +50,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks += _scale(build, model, decoder, samples_of(source, sources["text"]))
     if build.profile.flow == "codes" and options.embedding != options.activations:
         RequantizeEmbedding()(model)
+    if options.kv == _WIDE and build.profile.signed_operands:
+        RequantizeOperands()(model)
     store.save(model, out)
     reference = sources["adapt"] / adapt.REFERENCE
     return checks + adapt.gate(build, out, reference, "transform", "optimize_db")

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgeforge import pipeline, recipe, source
+from edgeforge.errors import RecipeError
 from edgeforge.gates import Check
 from edgeforge.stages.plan import GRAPH_STAGES
 
@@ -43,6 +44,17 @@ def test_what_the_search_cannot_pass_is_told(resize_first: bool, fitted: int, tm
     assert found.value == fitted
     assert ("Resize with antialias" in found.note) == resize_first
     assert ("each weight's largest value" in found.note) == resize_first
+
+
+def test_a_budget_has_nothing_to_go_by_there(tmp_path: Path) -> None:
+    samples = {"x": RNG.normal(size=(4, 1, 3, 8, 8)).astype(np.float32)}
+    budget = "quantize: {weights: 4, budget: {bits_per_weight: 7}}\ngates: {quantize_db: 1}"
+    path = plain_models.recipe(tmp_path, graph(tmp_path / "g.onnx", True), samples, budget)
+    with pytest.raises(RecipeError, match=r"yaml:\d+: quantize.budget: what each weight's bits are worth") as caught:
+        stages(path, tmp_path)
+    assert "Resize with antialias" in caught.value.message
+    assert caught.value.hint == ("leave the budget out, and say in quantize.exceptions which weights get 8 bits; or "
+                                 "export an interpolation without it")
 
 
 def stages(path: Path, folder: Path) -> list[Check]:

@@ -43,6 +43,12 @@ def test_roles_get_their_bits() -> None:
     assert (past.bits, past.signed, int(past.zero_point)) == (8, False, 128)
 
 
+def test_a_wide_cache_is_unsigned_too() -> None:
+    _, model = adapted("llama-bias")
+    past = table_of(model, assign.Grids(kv=16))["past_key_0_in"]
+    assert (past.bits, past.signed, int(past.zero_point)) == (16, False, 1 << 15)
+
+
 def test_the_cache_has_one_grid_in_and_out_and_another_than_what_it_is_made_from() -> None:
     _, model = adapted("llama")
     table = table_of(model)

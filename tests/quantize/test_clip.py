@@ -68,6 +68,7 @@ def test_tables_have_their_own_ends_when_they_have_8_bits() -> None:
     assert found["w"][1] < 0.9 * table.max()
     assert clip.clipped(graph, {}, Quantize(ranges="mse", embedding=16)) == {}
     assert clip.clipped(graph, {"past_key_0_out": seen(heavy("t3"))}, Quantize()) == {}
+    assert clip.clipped(graph, {"past_key_0_out": seen(heavy("t3"))}, Quantize(ranges="mse", kv=16)) == {}
 
 
 def test_the_stage_gives_caches_the_ends_that_were_chosen(built: Built, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builds import variant
 from test_budget_stage import made, same
 from tiny_build import Built
 
 from edgeforge import check, encodings, lock, pipeline, precision, recipe, source
-from edgeforge.encodings import Table
+from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import RecipeError
 from edgeforge.export import aimet
 from edgeforge.graph import store
@@ -142,7 +143,8 @@ def _entry(name: str, bits: int, scale: list[float], kind: str, **more: Any) -> 
     ("snapdragon-8-gen-3", _entry("w", 8, [-1.0], "PER_CHANNEL"), "the encoding of w: a scale is not finite"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", dtype="FLOAT"), "the encoding of w: it is in floating"),
     ("snapdragon-8-gen-3", _entry("x", 12, [1.0], "PER_TENSOR"), "x: other bits than snapdragon-8-gen-3 (Hexagon v75) "
-     "takes: 4 or 8 or 16; export weights with 4 or 8 or 16 bits, and activations with 16 (caches with 8)"),
+     "takes: 4 or 8 or 16; export weights with 4 or 8 or 16 bits, and activations with 16 (caches as quantize.kv "
+     "says)"),
     ("snapdragon-8-gen-3", _entry("w", 8, [1.0], "PER_TENSOR", offset=[-3]), ""),
     ("snapdragon-8-gen-3", _entry("b", 32, [1.0], "PER_TENSOR"), ""),
 ])
@@ -155,6 +157,21 @@ def test_what_the_chip_lacks_is_told_before_any_work(built: Built, chip: str, en
     found = [f"{f.what}; {f.change}" for f in report.findings if "quantize.encodings" in f.where]
     assert any(said in what for what in found) if said else found == []
     assert report.exit_code == (2 if said else 0)
+
+
+@pytest.mark.parametrize("version", aimet.VERSIONS)
+@pytest.mark.parametrize(("inputs", "block", "told"), [(576, 64, True), (576, 32, False), (1024, 64, False)])
+def test_foreign_blocks_that_crash_the_emulator_are_told(built: Built, version: aimet.Version, inputs: int, block: int,
+                                                         told: bool, tmp_path: Path) -> None:
+    whole = np.full((64, inputs // block, 1, 1), 16)
+    grid = Encoding(4, True, np.ones(64, np.float32), np.zeros(whole.shape, np.int64), 1, block, whole, 0)
+    aimet.write(tmp_path / "a.encodings", Table({"w": grid}), ["w"], "test", version)
+    path = variant(built, "crash", quantize={"encodings": str(tmp_path / "a.encodings")})
+    report = check.examine(recipe.load(path))
+    said = [f.what for f in report.findings if "quantize.encodings" in f.where]
+    assert report.exit_code == 0
+    assert [s.startswith("w: the x86 emulator crashes on weights of 576 inputs in blocks of 64") for s in said] == (
+        [True] if told else [])
 
 
 @pytest.mark.parametrize("version", aimet.VERSIONS)

@@ -62,6 +62,13 @@ def test_bits_a_weight_count_blocks_and_every_weight() -> None:
     assert footprint.bits_per_weight(graph, table) == pytest.approx((128 * 4 + 4 * 32 + 8 * 4 + 36 * 8 + 4 * 32) / 164)
 
 
+@pytest.mark.parametrize(("shape", "axis", "block", "steps"), [((), None, None, 1), ((4,), 0, None, 4),
+                                                               ((4, 2), 1, 16, 8)])
+def test_every_float_step_counts(shape: tuple[int, ...], axis: int | None, block: int | None, steps: int) -> None:
+    foreign = Encoding(4, True, np.ones(shape, np.float32), np.zeros(shape, np.int64), axis, block)
+    assert footprint.stored_bits(4 * 32, foreign) == 4 * 32 * 4 + 32 * steps
+
+
 @pytest.mark.parametrize(("four", "of"), [(1, 19), (1, 21)])
 def test_few_weights_of_4_bits_do_not_make_a_4_bit_model(four: int, of: int) -> None:
     """What the gates' limits go by: more than one weight in twenty."""

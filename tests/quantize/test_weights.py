@@ -12,17 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from edgeforge.quantize import quality
 from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.weights import fit as fitting
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse, target
 from edgeforge.quantize.weights.fit import Method, fit, scales
 from edgeforge.quantize.weights.gram import Gram, Loss, Sum
 from edgeforge.quantize.weights.grid import Grid, Steps, encoding, minmax
+from edgeforge.recipe import Candidates, Quantize
 
 PER_CHANNEL, BLOCKS, LPBQ = Grid(4), Grid(4, 16), Grid(4, 16, lpbq=True)
 HALF = Grid(4, 16, half=True)
 GRIDS = [PER_CHANNEL, Grid(8), BLOCKS, LPBQ, HALF, Grid(8, half=True)]
 BALANCED = PRESETS["balanced"]
+MINMAX = Method("minmax", "nearest", 0, 0.0, False, False)
 
 
 def inputs(seed: int, channels: int = 64, rank: int = 8) -> Tensor:
@@ -62,6 +65,21 @@ def test_the_search_finds_what_running_every_candidate_finds(grid: Grid) -> None
             outputs.append(float((x[:, rows].double() @ (column - codes * s).double()).square().sum()))
         best = widest[block, output] * seqmse.CANDIDATES[int(np.argmin(outputs))]
         assert step[block, output] == pytest.approx(float(best), rel=1e-6)
+
+
+def test_the_candidates_are_the_recipes() -> None:
+    """What is tried by default lies 0.05 apart, and more of them never lose more."""
+    usual = quality.method(Quantize(), decoder=True)
+    assert usual == BALANCED
+    assert usual.shares == tuple((40 + 5 * i) / 100 for i in range(15))
+    assert usual.floats == tuple((75 + 5 * i) / 100 for i in range(8))
+    theirs = quality.method(Quantize(candidates=Candidates(steps=20, least=0.05, most=1)), decoder=True)
+    assert theirs.shares == tuple(i / 20 for i in range(1, 21))
+    x, w = inputs(7), weights(7, outputs=100)
+    coarse, fine = (Quantize(quality="fast", candidates=Candidates(steps=n, floats=m)) for n, m in ((3, 2), (57, 15)))
+    for grid in (PER_CHANNEL, BLOCKS, LPBQ):
+        made = [fit(w, undamped(x), grid, quality.method(options, decoder=True)).reals for options in (coarse, fine)]
+        assert lost(x, w, made[1]) < 0.99 * lost(x, w, made[0])
 
 
 def test_block_loss_is_the_output_error() -> None:
@@ -117,7 +135,7 @@ def test_lpbq_is_searched_on_its_own_grid(seed: int) -> None:
 def test_each_step_of_a_fit_lowers_the_loss(grid: Grid) -> None:
     x, w = inputs(5), weights(5)
     gram = undamped(x)
-    nearest = fit(w, gram, grid, Method("minmax", "nearest", 0, 0.0, False, False))
+    nearest = fit(w, gram, grid, MINMAX)
     searched = fit(w, gram, grid, PRESETS["fast"])
     mended = fit(w, gram, grid, Method("search", "gptq", 0, 0.0, False, False))
     refined = fit(w, gram, grid, Method("search", "gptq", 2, 0.0, False, False))
@@ -135,7 +153,7 @@ def test_each_step_of_a_fit_lowers_the_loss(grid: Grid) -> None:
 def test_refining_never_costs(seed: int, grid: Grid) -> None:
     x, w = inputs(seed), weights(seed)
     gram = undamped(x)
-    steps = scales(w, gram, grid, "search")
+    steps = scales(w, gram, grid, PRESETS["fast"])
     codes = steps.nearest(w)
     before = lost(x, w, steps.reals(codes))
     moved = refine.descend(w, codes, steps, gram)
@@ -220,7 +238,7 @@ def test_gptq_against_its_definition() -> None:
     """One output, channel by channel, with the inverse of what is still open: no Cholesky factor, no blocks."""
     x, w = inputs(8, channels=20), weights(8, channels=20, outputs=1)
     gram, grid = Gram(x.T @ x), Grid(4)
-    steps = scales(w, gram, grid, "minmax")
+    steps = scales(w, gram, grid, MINMAX)
     h, left = gram.matrix.double(), w[:, 0].double().clone()
     step, open_, wanted = float(steps.blocks[0, 0]), gram.order.tolist(), torch.zeros(20, dtype=torch.float64)
     while open_:
@@ -250,7 +268,7 @@ def test_a_corrected_target_makes_up_for_the_drift() -> None:
 
 def test_a_block_that_does_not_divide() -> None:
     with pytest.raises(ValueError, match="blocks of 16 do not divide 40 inputs"):
-        scales(weights(1, channels=40), Gram(torch.eye(40)), BLOCKS, "minmax")
+        scales(weights(1, channels=40), Gram(torch.eye(40)), BLOCKS, MINMAX)
 
 
 def test_steps_spread_over_their_rows() -> None:

@@ -74,6 +74,11 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                           f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
                           f"{' or '.join(map(str, takes))}, v73 and later take 4 too",
                           f"set quantize.{key} to {takes[0]}, or target.chip to a chip with Hexagon v73 or later")
+    if recipe.quantize.kv not in chip.hexagon.kv_bits:
+        yield Finding("recipe", recipe.where("quantize.kv"),
+                      f"a {recipe.quantize.kv}-bit cache; {chip.name} (Hexagon v{chip.dsp_arch}) multiplies "
+                      "activations by 8-bit ones only, v73 and later by signed 16-bit ones too",
+                      "set quantize.kv to 8, or target.chip to a chip with Hexagon v73 or later")
     if odd := {p: b for p, b in recipe.quantize.exceptions.items() if b not in takes}:
         yield Finding("recipe", recipe.where("quantize.exceptions"),
                       f"{', '.join(f'{p}: {b}' for p, b in odd.items())}; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
@@ -85,14 +90,17 @@ def _formats(facts: Facts) -> Iterator[Finding]:
                       "leave quantize.block out, or set target.chip to a chip with Hexagon v73 or later")
     if recipe.quantize.block == CRASHING and facts.decoder is not None and (
             facts.decoder.hidden in CRASHING_INPUTS):
-        yield Finding("warning", recipe.where("quantize.block"),
-                      f"the x86 emulator crashes on weights of {facts.decoder.hidden} inputs in blocks of 64: the x86 "
-                      "twin will not load; the gate compiles such a part anew to run its decode steps",
+        yield Finding("warning", recipe.where("quantize.block"), _crash(facts.decoder.hidden),
                       "set quantize.block to 32, which loads")
     if not chip.weight_sharing and facts.estimate is not None:
         yield Finding("warning", recipe.where("target.chip"),
                       f"Hexagon v{chip.dsp_arch} does not share weights: each device binary holds them twice, "
                       f"{2 * facts.estimate.weights >> 20} MiB in all", "a chip with Hexagon v73 or later shares them")
+
+
+def _crash(inputs: int) -> str:
+    return (f"the x86 emulator crashes on weights of {inputs} inputs in blocks of {CRASHING}: the x86 twin will not "
+            "load; the gate compiles such a part anew to run its decode steps")
 
 
 def _foreign(facts: Facts) -> Iterator[Finding]:
@@ -109,7 +117,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     shifted = [g.name for g in facts.foreign if not g.symmetric and (g.scales == "channel" or g.bits == 4)]
     for names, what, change in (
             (narrow, f"other bits than {name} takes: {width}",
-             f"export weights with {width} bits, and activations with 16 (caches with 8)"
+             f"export weights with {width} bits, and activations with 16 (caches as quantize.kv says)"
              + ("" if 4 in takes else f", or {newer}")),
             ([] if chip.hexagon.block_weights else blocks, f"in blocks; {name} has one scale an output channel",
              f"export them per channel, or {newer}"),
@@ -121,6 +129,10 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             yield Finding("recipe", facts.recipe.where("quantize.encodings"), f"{', '.join(names[:3])}{more}: {what}",
                           change)
+    if chip.hexagon.block_weights and (crashing := [
+            g for g in facts.foreign if g.block == CRASHING and g.inputs in CRASHING_INPUTS]):
+        yield Finding("warning", facts.recipe.where("quantize.encodings"),
+                      f"{crashing[0].name}: {_crash(crashing[0].inputs)}", "export blocks of 32, which load")
 
 
 def _graphs(facts: Facts) -> Iterator[Finding]:

@@ -20,7 +20,8 @@ _OUTPUTS = 8192
 class Method:
     """scales: where steps come from. rounding: how codes are found on them. refine: times that steps and codes
     are improved in turn afterwards. correction: share of `target.corrected`. importance: tokens count by what they
-    mean to the output (importance.py). reconstruct: each block's steps are tuned together (reconstruct.py).
+    mean to the output (importance.py). reconstruct: each block's steps are tuned together (reconstruct.py). shares:
+    steps that the search tries (seqmse.py). floats: of a channel, in whole-number blocks (lpbq.py).
     """
 
     scales: Literal["minmax", "search"]
@@ -29,6 +30,8 @@ class Method:
     correction: float
     importance: bool
     reconstruct: bool
+    shares: tuple[float, ...] = seqmse.CANDIDATES
+    floats: tuple[float, ...] = lpbq.FACTORS
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def joined(pieces: list[Fitted]) -> Fitted:
 
 
 def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
-    steps = shipped(scales(weight, gram, grid, method.scales))
+    steps = shipped(scales(weight, gram, grid, method))
     codes = gptq.codes(weight, steps, gram) if method.rounding == "gptq" else steps.nearest(weight)
     for _ in range(method.refine):
         steps = shipped(refine.rescale(weight, codes, steps, gram))
@@ -72,13 +75,13 @@ def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
     return Fitted(codes, steps)
 
 
-def scales(weight: Tensor, gram: Gram, grid: Grid, source: Literal["minmax", "search"]) -> Steps:
+def scales(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Steps:
     """Steps of weight [n, o] before any code is chosen."""
-    if source == "minmax":
+    if method.scales == "minmax":
         return widest(weight, grid)
     blocks = gram.blocks(grid.size(len(weight)))
-    step = seqmse.search(weight, blocks, grid)
-    return lpbq.integers(weight, blocks, step, grid) if grid.lpbq else steps_of(grid, step)
+    step = seqmse.search(weight, blocks, grid, method.shares)
+    return lpbq.integers(weight, blocks, step, grid, method.floats) if grid.lpbq else steps_of(grid, step)
 
 
 def widest(weight: Tensor, grid: Grid) -> Steps:

@@ -14,9 +14,10 @@ from torch import Tensor
 from edgeforge.encoding import TOP
 from edgeforge.quantize.weights.gram import Loss
 from edgeforge.quantize.weights.grid import Grid, Steps
-from edgeforge.quantize.weights.seqmse import rounding_error
+from edgeforge.quantize.weights.seqmse import rounding_error, shares
 
-FACTORS = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
+REACH = 0.75, 1.1
+FACTORS = shares(8, *REACH)
 """a channel's float to try, in sixteenths of its largest block's best step; that block's integer is TOP, because HTP's
 compiler takes a sixteenth of a channel's largest step for its float, and rounds all others to it"""
 

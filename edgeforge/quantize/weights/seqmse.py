@@ -15,7 +15,13 @@ from edgeforge.quantize.weights import best_first
 from edgeforge.quantize.weights.gram import Loss
 from edgeforge.quantize.weights.grid import Grid, minmax
 
-CANDIDATES = tuple(0.4 + 0.05 * i for i in range(15))
+
+def shares(count: int, least: float, most: float) -> tuple[float, ...]:
+    """count shares from least to most, evenly spaced."""
+    return tuple(round(least + (most - least) * i / (count - 1), 9) for i in range(count))
+
+
+CANDIDATES = shares(15, 0.4, 1.1)
 """shares of the step that clips nothing; steps below 0.4 of it are hardly ever best"""
 
 
@@ -28,13 +34,13 @@ def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, 
     parts = weight.view(len(blocks), -1, weight.shape[1])
     widest = minmax(weight, grid)
     if len(blocks) == 1:
-        shares = torch.tensor(candidates)
+        tried = torch.tensor(candidates)
 
         def error(columns: best_first.Columns, candidate: Tensor | int) -> Tensor:
-            return rounding_error(parts[..., columns], widest[:, columns] * shares[candidate], grid)[0]
+            return rounding_error(parts[..., columns], widest[:, columns] * tried[candidate], grid)[0]
 
         chosen = best_first.search(blocks[0], len(candidates), weight.shape[1], error)
-        return widest * shares[chosen]
+        return widest * tried[chosen]
     cost = Loss(blocks)
     best, chosen = torch.full_like(widest, torch.inf), widest
     for share in candidates:
