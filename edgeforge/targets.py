@@ -267,7 +267,7 @@ APPLES = {apple.name: apple for apple in (
     Apple("apple-m3", "M3"), Apple("apple-m4", "M4"), Apple("apple-m5", "M5"),
 )}
 
-CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS}
+CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}
 
 
 def chip(name: str) -> Chip:

@@ -12,13 +12,12 @@ from edgeforge.backends.coreml import head, package
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
 from edgeforge.backends.coreml.sharing import Sharing
+from edgeforge.backends.coreml.target import DECODE
 from edgeforge.backends.coreml.weights import Format
 from edgeforge.encodings import Table
 from edgeforge.graph import bind, edit, sha
 from edgeforge.quantize.weights import palette
 from edgeforge.quantize.weights.palette import Palette
-
-PREFILL, DECODE = "prefill", "decode"
 
 
 def write(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths: Mapping[str, int], past: int,

@@ -17,8 +17,7 @@ import torch
 from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
-from edgeforge import artifact
-from edgeforge.backends.coreml import decoder
+from edgeforge.backends.coreml import decoder, parity, target
 from edgeforge.backends.coreml.interpret.program import Function, load
 from edgeforge.backends.coreml.interpret.run import Rounding
 from edgeforge.backends.coreml.package import WEIGHTS
@@ -39,7 +38,7 @@ from edgeforge.targets import ANE
 Floats = npt.NDArray[np.float32]
 PROMPT, STEPS = 20, 8
 """two chunks of 8 and a ragged one of 4, left-padded; then one by one"""
-WIDTHS = {decoder.PREFILL: tiny.WIDTH, decoder.DECODE: 1}
+WIDTHS = target.widths(tiny.WIDTH)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,46 +82,23 @@ def emit(folder: Path, made: tiny.Adapted, model: ir.Model, table: Table | None 
          palettes: Mapping[str, Palette] | None = None) -> Emitted:
     """The package of model, beside the float graph with the weights that it stores."""
     table, palettes = table or Table(), palettes or {}
-    stored = model.clone()
-    for name, value in stored.graph.initializers.items():
-        array = edit.constant(value)
-        if array is not None and array.dtype.kind == "f":
-            value.const_value = ir.tensor(expanded(array, table.get(name) or palettes.get(name)), name=name)
+    stored = parity.stored(model.clone(), {**table, **palettes})
     reference = tiny.write(folder / "reference", made, stored)
     path = folder / "tiny.mlpackage"
     sharing = decoder.write(model.clone(), table, palettes, WIDTHS, tiny.CONTEXT, path)
     return Emitted(path, sharing, model, made, table, palettes, reference)
 
 
-def expanded(array: npt.NDArray[np.floating], form: object) -> Floats:
-    """What a device reads: code * step, or a table's entry, in float16."""
-    if isinstance(form, Palette):
-        return form.dequantize()
-    if form is not None:
-        array = form.dequantize(form.quantize(array))  # type: ignore[attr-defined]
-    return array.astype(np.float16).astype(np.float32)
-
-
 def simulated(emitted: Emitted, rounding: Rounding) -> Session:
     """A session over the package."""
-    shape = emitted.made.decoder
-    graphs = []
-    for name, ar in WIDTHS.items():
-        tensors = artifact.tensors(shape, ar, tiny.CONTEXT + ar)
-        tensors[m.LOGITS] = m.Tensor(m.LOGITS, "float32", (1, 1, shape.vocab))
-        part = m.Part("tiny.mlpackage", name, tuple(tensors[n] for n in shape.input_names()),
-                      tuple(tensors[n] for n in shape.output_names()))
-        graphs.append(m.Graph(ar, tiny.CONTEXT + ar, (part,)))
     manifest = m.Manifest.load(emitted.reference)
-    target = m.Target("coreml-sim", tuple(graphs))
-    return Session(manifest, target, SimulatorExecutor(emitted.package, rounding), *emitted.made.tables)
+    own = target.target(emitted.made.decoder, WIDTHS, tiny.CONTEXT, emitted.package.name, "float32")
+    return Session(manifest, own, SimulatorExecutor(emitted.package, rounding), *emitted.made.tables)
 
 
 def conversation(session: Session) -> Floats:
     """Logits after the prompt and after each further token."""
-    ids = [int(t) for t in tiny.ids(PROMPT + STEPS)]
-    with session:
-        return np.stack([session.prompt(ids[:PROMPT]), *(session.step(t) for t in ids[PROMPT:])])
+    return parity.conversation(session, [int(t) for t in tiny.ids(PROMPT + STEPS)], PROMPT)
 
 
 def decibels(emitted: Emitted, rounding: Rounding) -> tuple[float, float]:
