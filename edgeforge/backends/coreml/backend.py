@@ -33,7 +33,7 @@ class CoreMLBackend:
     )
     graph_not_seen = not_seen
     decisive = (limits.DISTRIBUTION,)
-    suffixes = (".mlmodel",)
+    suffixes = (".mlpackage",)
     alike = ("core ml",)
     faults: tuple[Fault, ...] = ()
 

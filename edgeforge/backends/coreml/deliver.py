@@ -35,7 +35,7 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     sharing = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb))
     build.say("executing the package against the float graph")
     ids = np.load(sources["adapt"] / _IDS)[0]
-    return [*_structure(sharing, describe.describe([out / PACKAGE / _MODEL])[0]),
+    return [*_structure(sharing, describe.describe([out / PACKAGE])[0]),
             *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
                            build.threads)]
 

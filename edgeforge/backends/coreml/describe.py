@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Of the model files of packages (Data/com.apple.CoreML/model.mlmodel). EdgeForgeError: damaged, or none."""
+    """EdgeForgeError: no package, or a damaged one."""
     return [_facts(path) for path in paths]
 
 
@@ -22,10 +22,10 @@ def brief(facts: dict[str, Any]) -> dict[str, Any]:
 def _facts(path: Path) -> dict[str, Any]:
     from edgeforge.backends.coreml.interpret import program
 
-    functions = program.load(path.parents[2])
+    functions = program.load(path)
     values = [o for f in functions.values() for op in f.ops if op.type != "const" for o in op.outputs]
     return {"kind": "Core ML package", "path": str(path), "core_ml": "iOS 18, macOS 15",
-            "bytes": sum(p.stat().st_size for p in path.parents[2].rglob("*") if p.is_file()),
+            "bytes": sum(p.stat().st_size for p in path.rglob("*") if p.is_file()),
             "axes": max(len(v.shape) for v in values), "float32": sum(v.type == "FLOAT32" for v in values),
             "functions": [{"name": name, **_function(f)} for name, f in functions.items()]}
 
