@@ -11,7 +11,7 @@ from edgeforge_runtime.manifest import Target
 
 from edgeforge import artifact
 from edgeforge.backends import process
-from edgeforge.backends.coreml import compiler, describe, parity, target
+from edgeforge.backends.coreml import compiler, parity, target
 from edgeforge.backends.coreml.job import Job
 from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.build import Build
@@ -20,6 +20,7 @@ from edgeforge.gates import Check
 
 PACKAGE, DEVICE, TARGET = "model.mlpackage", "device", "ane"
 _MODEL = "Data/com.apple.CoreML/model.mlmodel"
+_LISTED = 8
 _FLOAT = "float"
 """in a quantize artifact: the float model that belongs to the table"""
 _IDS = Path("reference") / "ids.npy"
@@ -35,18 +36,23 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     sharing = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb))
     build.say("executing the package against the float graph")
     ids = np.load(sources["adapt"] / _IDS)[0]
-    return [*_structure(sharing, describe.describe([out / PACKAGE])[0]),
+    return [*_structure(sharing, out / PACKAGE),
             *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
                            build.threads)]
 
 
-def _structure(sharing: Sharing, facts: Mapping[str, object]) -> Iterator[Check]:
+def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
+    from edgeforge.backends.coreml import lint
+    from edgeforge.backends.coreml.interpret import program
+
     yield Check("compile: weights", sharing.total / 2**20, "MiB")
     yield Check("compile: weights of both functions over the larger one's", sharing.share, "x", sense="at most",
                 gate="shared_bytes")
-    yield Check("compile: axes of a value", float(str(facts["axes"])), "", 5, "at most")
-    yield Check("compile: values in float32", float(str(facts["float32"])), "", 0, "at most",
-                note="the Neural Engine computes in float16")
+    functions = program.load(package)
+    found = lint.lint(functions)
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    yield Check("compile: known to leave the Neural Engine", len(found), "ops", 0, "at most",
+                note="; ".join(found[:_LISTED]) + more if found else "where an op really runs is decided on the device")
 
 
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:

@@ -20,13 +20,13 @@ def brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
+    from edgeforge.backends.coreml import lint
     from edgeforge.backends.coreml.interpret import program
 
     functions = program.load(path)
-    values = [o for f in functions.values() for op in f.ops if op.type != "const" for o in op.outputs]
     return {"kind": "Core ML package", "path": str(path), "core_ml": "iOS 18, macOS 15",
             "bytes": sum(p.stat().st_size for p in path.rglob("*") if p.is_file()),
-            "axes": max(len(v.shape) for v in values), "float32": sum(v.type == "FLOAT32" for v in values),
+            "speaks_against_the_neural_engine": lint.lint(functions),
             "functions": [{"name": name, **_function(f)} for name, f in functions.items()]}
 
 

@@ -37,6 +37,10 @@ class Work:
             raise ValueError(f"{value.name}: lowered to {made.shape}, not {shape}")
         self._values[value] = made
 
+    def found(self, value: ir.Value) -> Laid:
+        """What value is."""
+        return self._values[value]
+
     def read(self, node: ir.Node, index: int = 0) -> Laid:
         """A computed input of node."""
         value = node.inputs[index]
@@ -141,8 +145,7 @@ def _output(work: Work, value: ir.Value) -> Var:
     node = value.producer()
     if node is None:
         raise UnsupportedError(f"{value.name}: an output that nothing computes")
-    made = work._values[value]
-    var = laid.reshape(work.arranged(made, laid.natural(len(shape))), shape)
+    var = laid.reshape(work.arranged(work.found(value), laid.natural(len(shape))), shape)
     return mb.identity(x=var, name=str(value.name))
 
 

@@ -26,7 +26,7 @@ def _quiet() -> Iterator[None]:
 
 
 with _quiet():
-    from coremltools import ComputeUnit, proto, target
+    from coremltools import proto, target
     from coremltools.converters.mil import Builder as mb
     from coremltools.converters.mil.backend.mil.load import load as _serialize
     from coremltools.converters.mil.mil import Function, Program, types
@@ -39,7 +39,7 @@ OPSET = target.iOS18
 _COUNTED = re.compile(r"[a-z_]+_\d+(_[a-z_]+_\d+)?")
 FLOAT16, INT32 = types.fp16, types.int32
 
-__all__ = ["FLOAT16", "INT32", "OPSET", "ComputeUnit", "Function", "Var", "function", "integers", "mb", "proto",
+__all__ = ["FLOAT16", "INT32", "OPSET", "Function", "Var", "function", "integers", "mb", "proto",
            "serialize", "share", "spell"]
 
 
