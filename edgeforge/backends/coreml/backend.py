@@ -27,7 +27,7 @@ class CoreMLBackend:
 
     not_seen = (
         "No Apple device ran this package. Whether an op runs on the Neural Engine, and how fast, is decided there: "
-        "MLComputePlan tells.",
+        "`python device/verify_on_mac.py` tells on a Mac.",
         "The package was executed here op by op, sums in float32 and outputs rounded to float16; what the Neural "
         "Engine itself rounds is not published.",
     )

@@ -12,13 +12,14 @@ from edgeforge_runtime.manifest import Target
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.coreml import compiler, parity, target
+from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
 from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 
-PACKAGE, DEVICE, TARGET = "model.mlpackage", "device", "ane"
+PACKAGE, GOLDEN, VERIFY, DEVICE, TARGET = "model.mlpackage", "golden", "verify_on_mac", "device", "ane"
 _MODEL = "Data/com.apple.CoreML/model.mlmodel"
 _LISTED = 8
 _FLOAT = "float"
@@ -38,7 +39,7 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     ids = np.load(sources["adapt"] / _IDS)[0]
     return [*_structure(sharing, out / PACKAGE),
             *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
-                           build.threads)]
+                           build.threads, out / GOLDEN)]
 
 
 def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
@@ -57,7 +58,9 @@ def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
 
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
     """See Backend.bundle."""
-    shutil.copytree(sources["compile"] / PACKAGE, bundle / DEVICE / PACKAGE)
+    for name in (PACKAGE, GOLDEN):
+        shutil.copytree(sources["compile"] / name, bundle / DEVICE / name)
+    shutil.copyfile(str(verify_on_mac.__file__), bundle / DEVICE / f"{VERIFY}.py")
     decoder = artifact.load_decoder(sources["quantize"])
     return {TARGET: target.target(decoder, target.widths(build.recipe.target.prefill), build.context,
                                   f"{DEVICE}/{PACKAGE}/{_MODEL}")}

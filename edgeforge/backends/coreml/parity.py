@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
 from edgeforge.backends.coreml import target
+from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.encodings import Encoding, Floats
 from edgeforge.gates import Check
 from edgeforge.graph import edit, store
@@ -39,10 +40,11 @@ _ROUNDINGS: tuple[Rounding, ...] = ("float32", "float16")
 
 
 def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: Path, prefill: int, context: int,
-           ids: npt.NDArray[np.int64], threads: int) -> list[Check]:
+           ids: npt.NDArray[np.int64], threads: int, golden: Path) -> list[Check]:
     """Logits after a prompt of one and a half chunks, and after each step behind it.
 
     Args:
+        golden: a folder to make; gets the last call of every function, for the device to repeat.
         quantized: a quantize artifact (its float graph, manifest and rotary tables). ids: [tokens], enough for both.
     """
     from edgeforge.backends.coreml.simulator import SimulatorExecutor
@@ -61,9 +63,18 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     own = target.target(decoder, target.widths(prefill), context, package.name, "float32")
     found: list[Check] = []
     for rounding in _ROUNDINGS:
-        made = conversation(Session(manifest, own, SimulatorExecutor(package, rounding), *rope), tokens, prompt)
+        executor = SimulatorExecutor(package, rounding)
+        made = conversation(Session(manifest, own, executor, *rope), tokens, prompt)
         found += _compared(expected, made, rounding)
+    golden.mkdir()
+    for function, (inputs, outputs) in executor.last.items():
+        np.savez(golden / f"{function}.npz", **_half(verify_on_mac.IN, inputs), **_half(verify_on_mac.OUT, outputs))
     return found
+
+
+def _half(side: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """By name with the side in front, floats in float16: that is what they are already."""
+    return {f"{side}{n}": a.astype(np.float16 if a.dtype.kind == "f" else np.int32) for n, a in arrays.items()}
 
 
 def stored(model: ir.Model, formats: Mapping[str, Encoding | Palette]) -> ir.Model:

@@ -12,10 +12,14 @@ from edgeforge.backends.coreml.interpret.run import Interpreter, Rounding
 
 
 class SimulatorExecutor:
-    """Runs the function that a part's graph names; the pieces of the logits are joined as an app joins them."""
+    """Runs the function that a part's graph names; the pieces of the logits are joined as an app joins them.
+
+    last: what went into and came out of each function's last call, as the package names it.
+    """
 
     def __init__(self, package: Path, rounding: Rounding = "float16") -> None:
         self._interpreter = Interpreter.open(package, rounding)
+        self.last: dict[str, tuple[Arrays, Arrays]] = {}
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         """See Executor.run."""
@@ -27,6 +31,8 @@ class SimulatorExecutor:
 
     def _run(self, part: Part, feeds: Arrays) -> Arrays:
         made = self._interpreter.run(part.graph, feeds)
+        # The session's cache goes on changing in place.
+        self.last[part.graph] = {name: array.copy() for name, array in feeds.items()}, dict(made)
         if LOGITS not in made:
             pieces = [made.pop(f"{LOGITS}_{i}") for i in range(sum(n.startswith(f"{LOGITS}_") for n in made))]
             made[LOGITS] = np.concatenate(pieces, -1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 from edgeforge import check, describe, pipeline, recipe, targets
 from edgeforge.backends import backend
 from edgeforge.backends.coreml import package, parity
+from edgeforge.backends.coreml.device import verify_on_mac
+from edgeforge.backends.coreml.interpret.run import Interpreter
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import GateError
 from edgeforge.pipeline import Event
@@ -76,6 +81,38 @@ def test_weights_have_four_bits_and_the_untied_table_sixteen(bundle: Path) -> No
     assert weights < 2 * tiny_checkpoint.VOCAB * hidden + layers / 2 + head + 40000
 
 
+def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
+    """Here without the Mac: the recorded calls are the package's, and the script's own measure holds them equal."""
+    device = bundle / "device"
+    assert sorted(p.name for p in device.iterdir()) == ["golden", "model.mlpackage", "verify_on_mac.py"]
+    interpreter = Interpreter.open(device / "model.mlpackage")
+    for name in ("prefill", "decode"):
+        inputs, expected = verify_on_mac.golden(device / "golden" / f"{name}.npz")
+        assert {a.dtype for a in inputs.values()} == {np.dtype(np.int32), np.dtype(np.float16)}
+        made = interpreter.run(name, inputs)
+        assert set(verify_on_mac.compare(expected, made).values()) == {math.inf}
+        made[LOGITS][0, 0, :40] = 0
+        found = verify_on_mac.compare(expected, {k: v for k, v in made.items() if k != "past_key_0_out"})
+        assert found[LOGITS] < 35
+        assert found["past_key_0_out"] == -math.inf
+    done = subprocess.run([sys.executable, device / "verify_on_mac.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: Core ML runs on macOS only; copy this folder to a Mac\n")
+
+
+def test_what_the_script_calls_is_there() -> None:
+    """As far as Linux has it: the arguments that coremltools names."""
+    import inspect
+
+    import coremltools as ct
+    from coremltools.models.compute_plan import MLComputePlan
+
+    assert {"function_name", "compute_units"} <= set(inspect.signature(ct.models.MLModel).parameters)
+    assert {"path", "compute_units"} <= set(inspect.signature(MLComputePlan.load_from_path).parameters)
+    assert callable(MLComputePlan.get_compute_device_usage_for_mlprogram_operation)
+    assert callable(ct.models.MLModel.get_compiled_model_path)
+    assert {"ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY"} == {u.name for u in ct.ComputeUnit}
+
+
 def test_inspect_finds_nothing_wrong(bundle: Path) -> None:
     facts = describe.describe(bundle)
     assert facts["problems"] == []
@@ -104,7 +141,8 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     raw[200:5000] = 0  # in the first weight: the embedding's rows
     raw.tofile(weights)
     ids = np.load(adapted / "reference" / "ids.npy")[0]
-    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path / "model.mlpackage", 32, 96, ids, 1)
+    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path / "model.mlpackage", 32, 96, ids, 1,
+                           tmp_path / "golden")
     assert len(checks) == 4
     assert min(c.value for c in checks) < 40
     assert any(not c.passed for c in checks if c.threshold is not None)
