@@ -332,6 +332,11 @@ class Recipe(_Section):
         return not isinstance(self.model, OnnxModel)
 
     @property
+    def silent(self) -> dict[tuple[str, str], str]:
+        """The keys (section, key) that say nothing about this model on its chip, and why."""
+        return scope.silent(self.target.chip, self.decoder)
+
+    @property
     def file(self) -> Path:
         """Where it was read from, as that was given."""
         return self._document.path
@@ -370,7 +375,7 @@ def load(path: Path) -> Recipe:
     except ValidationError as error:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
-    scope.refuse(recipe, read)
+    scope.refuse(recipe.silent, read)
     base, text, foreign = path.resolve().parent, recipe.calibrate.text, recipe.quantize.encodings
     text = text and _absolute(base, text, read, "calibrate.text")
     foreign = foreign and _absolute(base, foreign, read, "quantize.encodings")

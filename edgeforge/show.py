@@ -8,14 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from edgeforge import scope
 from edgeforge.recipe import Recipe
 
 
 def as_yaml(recipe: Recipe) -> str:
     """Every key explicit, each with its description; paths absolute. Values are JSON, which YAML includes. A key that
     would say nothing about this model on this chip is a comment."""
-    return "\n".join(_lines(recipe, "", "", set(scope.silent(recipe)))) + "\n"
+    return "\n".join(_lines(recipe, "", "", set(recipe.silent))) + "\n"
 
 
 def _lines(section: BaseModel, name: str, indent: str, silent: Collection[tuple[str, str]]) -> Iterator[str]:

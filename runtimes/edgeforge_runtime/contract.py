@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import ManifestError
 from .manifest import COS, IDS, LOGITS, MASK, SIN, WRITE, Graph, Model, Target, Tensor, new_name, past_layer
+from .rope import ARRAYS
 from .typed import shown
 
 _DTYPES = {"uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "float16", "float32", "float64"}
@@ -17,9 +18,9 @@ _CACHE_RANK = 4
 def check(model: Model, target: Target) -> None:
     """Raises ManifestError where the decode loop could not feed a graph, or would mix two encodings.
 
-    Every graph takes ids, mask, cos and sin, gives logits, and returns each cache tensor that it takes
-    in the same encoding; that encoding is the same in all graphs. Where one takes `write_index`, all do, and none
-    takes a cache: the executor keeps them.
+    Every graph takes ids, mask, cos and sin (of two rotary tables perhaps), gives logits, and returns each
+    cache tensor that it takes in the same encoding; that encoding is the same in all graphs. Where one takes
+    `write_index`, all do, and none takes a cache: the executor keeps them.
     """
     if not target.graphs:
         raise ManifestError("the target has no graphs")
@@ -66,7 +67,7 @@ def logit_rows(graph: Graph) -> int:
 
 
 def _feeds(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in (COS, SIN)}
+    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in ARRAYS if name in inputs}
     return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl), **rows, **({WRITE: (1,)} if WRITE in inputs else {})}
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .codes import Array, Floats, encode
-from .manifest import COS, IDS, MASK, SIN, WRITE, Graph, Model, Tensor
+from .codes import Array, encode
+from .manifest import IDS, MASK, WRITE, Graph, Model, Tensor
+from .rope import Tables
 
 
 class Feeder:
@@ -17,12 +18,12 @@ class Feeder:
     outputs of six calls: with floor nothing differs, with the nearest code logits move by up to 167 codes).
 
     Args:
-        cos, sin: float32 [positions, rotary dims / 2].
+        tables: rotary tables by the input that takes rows of one.
     """
 
-    def __init__(self, model: Model, cos: Floats, sin: Floats) -> None:
+    def __init__(self, model: Model, tables: Tables) -> None:
         self._model = model
-        self._tables = {COS: cos, SIN: sin}
+        self._tables = tables
         self._coded: dict[tuple[str, str, float | None, int], Array] = {}
 
     def feeds(self, graph: Graph, tokens: Sequence[int], past: int, first: int) -> dict[str, Array]:
@@ -36,7 +37,7 @@ class Feeder:
         inputs, _ = graph.boundary()
         ids = np.full((1, graph.ar), self._model.pad, inputs[IDS].dtype)
         ids[0, first : first + len(tokens)] = tokens
-        rope = {name: self._rotary(inputs[name], past, first, len(tokens)) for name in (COS, SIN)}
+        rope = {name: self._rotary(inputs[name], past, first, len(tokens)) for name in self._tables if name in inputs}
         slot = {WRITE: np.array([past], inputs[WRITE].dtype)} if WRITE in inputs else {}
         column = past if slot else graph.cl - graph.ar
         return {IDS: ids, MASK: self._mask(inputs[MASK], past, first, len(tokens), column), **rope, **slot}

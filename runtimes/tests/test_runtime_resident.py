@@ -11,7 +11,7 @@ import pytest
 from edgeforge_runtime import contract
 from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.executors import open_executor
-from edgeforge_runtime.manifest import MASK, WRITE, Graph, Manifest, Target, Tensor, new_name, past_layer
+from edgeforge_runtime.manifest import COS, MASK, SIN, WRITE, Graph, Manifest, Target, Tensor, new_name, past_layer
 from edgeforge_runtime.session import Session
 from tiny_models import VOCAB, Tiny
 
@@ -60,9 +60,9 @@ class Keeper:
 
 def _session(folder: Path, tiny: Tiny) -> Session:
     tiny.write(folder)
-    manifest, (cos, sin) = Manifest.load(folder), tiny.rope()
+    manifest, tables = Manifest.load(folder), dict(zip((COS, SIN), tiny.rope(), strict=True))
     target = manifest.targets["cpu"]
-    return Session(manifest, _resident(target), Keeper(folder, target), cos, sin)
+    return Session(manifest, _resident(target), Keeper(folder, target), tables)
 
 
 @pytest.mark.parametrize("widths", [(8, 1), (1,), (8, 3, 1)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeforge import check, recipe, scope, show, targets
+from edgeforge import check, recipe, show, targets
 from edgeforge.errors import RecipeError
 from edgeforge.stages.plan import plan
 
@@ -94,7 +94,7 @@ def test_what_is_shown_reads_back_without_the_silent_keys(tmp_path: Path) -> Non
     assert recipe.load(path) == made
     assert "  # kv:\n" in text
     assert "\n# split:\n" in text
-    assert ("quantize", "kv") in scope.silent(made)
+    assert ("quantize", "kv") in made.silent
 
 
 def test_the_stages_are_those_that_the_numbers_need(tmp_path: Path) -> None:

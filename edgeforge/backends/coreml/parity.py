@@ -50,8 +50,7 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     from edgeforge.backends.coreml.simulator import SimulatorExecutor
 
     manifest, decoder = Manifest.load(quantized), artifact.load_decoder(quantized)
-    with np.load(quantized / artifact.ROPE) as tables:
-        rope = tables["cos"], tables["sin"]
+    rope = artifact.load_rope(quantized)
     prompt = min(prefill + max(1, prefill // 2), context - STEPS)
     tokens = [int(t) for t in ids[: prompt + STEPS]]
     with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as scratch:
@@ -64,7 +63,7 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     found: list[Check] = []
     for rounding in _ROUNDINGS:
         executor = SimulatorExecutor(package, rounding)
-        made = conversation(Session(manifest, own, executor, *rope), tokens, prompt)
+        made = conversation(Session(manifest, own, executor, rope), tokens, prompt)
         found += _compared(expected, made, rounding)
     golden.mkdir()
     for function, (inputs, outputs) in executor.last.items():

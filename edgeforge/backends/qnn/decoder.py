@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
+from edgeforge_runtime.text import TextCodec
 
 from edgeforge import artifact
 from edgeforge.backends import process
@@ -222,10 +223,11 @@ def _emulated(graph: Graph) -> Graph:
 
 def _genie_spec(build: Build, manifest: Manifest, split: Path, binaries: list[str]) -> genie.GenieSpec:
     decoder, config = artifact.load_decoder(split), build.checkpoint.config
-    rope, chip = genie.rope_parameters(config), snapdragon(build.chip)
+    (rope, *swa), chip = genie.rope_parameters(config), snapdragon(build.chip)
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     return genie.GenieSpec(
         context=build.context, vocab=decoder.vocab, eos=manifest.model.eos, head_dim=decoder.head_dim,
         rope_dim=decoder.rotary // 2, rope_theta=float(theta), ctx_bins=tuple(binaries),
         soc_model=chip.soc_model, dsp_arch=chip.dsp_arch, pad=manifest.model.pad,
-        rope_scaling=rope or None)
+        bos=genie.prepended(TextCodec(split / artifact.TOKENIZER), manifest.model.bos),
+        rope_scaling=rope or None, swa_rope=swa[0] if swa else None)

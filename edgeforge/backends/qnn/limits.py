@@ -165,7 +165,8 @@ def _genie(facts: Facts, folder: Path) -> Iterator[Finding]:
     where, config = str(folder / _CONFIGS[0]), facts.config
     rotary = facts.decoder.rotary if facts.decoder is not None else 0
     try:
-        genie.rope_scaling(genie.rope_parameters(config) or None, rotary // 2)
+        for rope in genie.rope_parameters(config):
+            genie.rope_scaling(rope or None, rotary // 2)
     except UnsupportedError as error:
         yield Finding("error", where, error.message, error.hint)
     ends = _ends(config) | _ends(_json(folder / _CONFIGS[1]))

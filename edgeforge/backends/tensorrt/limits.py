@@ -53,8 +53,8 @@ def check(facts: Facts) -> Iterator[Finding]:
                       f"machine, which has to be a {chip.name}", wheel.INSTALL)
     if not chip.int4 and (key := recipe.quantize.four_bits):
         yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
-                      f"({_capabilities(chip)}) unpacks them to float16 before every product", f"set quantize.{key} to 8, or take a GPU from "
-                      "Ampere (8.0) on")
+                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
+                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
 
 
 def card(chip: Chip) -> Card:

@@ -40,18 +40,17 @@ def checks(source: Path, table: Table, emitted: Emitted, model: Path, ids: np.nd
         source: a quantize artifact. model: what was emitted. ids: [tokens], enough for both.
     """
     manifest = Manifest.load(source)
-    with np.load(source / artifact.ROPE) as tables:
-        rope = tables["cos"], tables["sin"]
+    rope = artifact.load_rope(source)
     cpu = manifest.targets["cpu"]
     widths, context = [g.ar for g in cpu.graphs], cpu.graphs[0].cl
     own = emulate.target(emitted.model, model.name, widths, context)
-    with Session(manifest, own, emulate.InPlaceOnCpu(model, threads), *rope) as session:
+    with Session(manifest, own, emulate.InPlaceOnCpu(model, threads), rope) as session:
         made = list(_logits(session, ids, widths[0]))
     with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as folder:
         store.save(reference(store.load(source / "float"), table), Path(folder))
         whole = artifact.whole(artifact.load_decoder(source), widths, context)
         executor = open_executor(whole, Path(folder), exact=True, threads=threads)
-        with Session(dataclasses.replace(manifest, targets={"cpu": whole}), whole, executor, *rope) as session:
+        with Session(dataclasses.replace(manifest, targets={"cpu": whole}), whole, executor, rope) as session:
             expected = list(_logits(session, ids, widths[0]))
     return list(_compared(expected, made, bool(emitted.int8)))
 

@@ -93,7 +93,7 @@ def simulated(emitted: Emitted, rounding: Rounding) -> Session:
     """A session over the package."""
     manifest = m.Manifest.load(emitted.reference)
     own = target.target(emitted.made.decoder, WIDTHS, tiny.CONTEXT, emitted.package.name, "float32")
-    return Session(manifest, own, SimulatorExecutor(emitted.package, rounding), *emitted.made.tables)
+    return Session(manifest, own, SimulatorExecutor(emitted.package, rounding), emitted.made.tables)
 
 
 def conversation(session: Session) -> Floats:
