@@ -16,6 +16,7 @@ from edgeforge_runtime.manifest import LOGITS
 from edgeforge.backends.coreml import decoder, head, package
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.interpret.program import Function
+from edgeforge.backends.coreml.lint import lint
 from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
@@ -65,6 +66,10 @@ def test_inputs_and_outputs_are_the_contract_s(llama: Emitted) -> None:
         assert {i.name: i.shape for i in function.inputs} == {n: shapes[n] for n in llama.made.decoder.input_names()}
         assert list(function.outputs) == llama.made.decoder.output_names()
         assert {i.type for i in function.inputs if i.name != "input_ids"} == {"FLOAT16"}
+
+
+def test_nothing_is_known_to_leave_the_neural_engine(llama: Emitted) -> None:
+    assert lint(coreml_tiny.program(llama)) == []
 
 
 def test_silu_is_one_op_and_norms_are_layer_norms(llama: Emitted) -> None:

@@ -10,6 +10,7 @@ import pytest
 from coreml_tiny import Emitted
 from tiny import FAMILIES
 
+from edgeforge.backends.coreml import decoder
 from edgeforge.backends.coreml.interpret.program import Stored
 
 EXACT, ROUNDED = 100, 45
@@ -46,9 +47,10 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     _computes(coreml_tiny.emit(tmp_path, *coreml_tiny.graph(family)))
 
 
-def test_a_head_in_pieces_says_what_the_whole_does(tmp_path: Path) -> None:
-    """20000 words are two products; Gemma's cap on the logits follows in each."""
-    emitted = coreml_tiny.emit(tmp_path, *coreml_tiny.graph("gemma2", vocab_size=20000))
+def test_a_head_in_pieces_says_what_the_whole_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100 outputs a product its 160 words are two; Gemma's cap on the logits follows in each."""
+    monkeypatch.setattr(decoder, "MOST_OUTPUTS", 100)
+    emitted = coreml_tiny.emit(tmp_path, *coreml_tiny.graph("gemma2"))
     _computes(emitted)
     outputs = coreml_tiny.program(emitted)["decode"].outputs
     assert outputs[:2] == ("logits_0", "logits_1")
