@@ -23,7 +23,10 @@ def check(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("recipe", recipe.where("quantize.activations"), f"{options.activations} bits, and {chip} "
                       f"computes on {flow} of {_either(profile.activation_bits)}",
                       f"set quantize.activations to {profile.activation_bits[-1]}")
-    if options.block is not None and options.block not in profile.blocks:
+    if options.block is not None and not profile.blocks:
+        yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes one step "
+                      "a channel", "leave quantize.block out")
+    elif options.block is not None and options.block not in profile.blocks:
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes "
                       f"{_either(profile.blocks)}", f"set quantize.block to {profile.blocks[-1]}")
     if profile.flow == "float16":

@@ -60,7 +60,11 @@ PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=Fal
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
               flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
 """scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
-PROFILES = {p.name: p for p in (HTP, PLAIN, TRT)}
+ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
+              flow="float16", blocks=(), transforms=("rotate",))
+"""its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
+on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16"""
+PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE)}
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,23 @@ GPUS = {gpu.name: gpu for gpu in (
     Gpu("jetson-agx-orin", "Jetson AGX Orin", (87,)), Gpu("jetson-agx-thor", "Jetson AGX Thor", (110,)),
 )}
 
-CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS}
+@dataclass(frozen=True)
+class Apple(Chip):
+    """One of Apple's chips with a Neural Engine. Each runs iOS 18 or macOS 15, from which on one package holds several
+    functions and 4-bit weights."""
+
+    backend: ClassVar[str] = "coreml"
+    profile: ClassVar[Profile] = ANE
+
+
+APPLES = {apple.name: apple for apple in (
+    Apple("apple-a14", "A14 Bionic"), Apple("apple-a15", "A15 Bionic"), Apple("apple-a16", "A16 Bionic"),
+    Apple("apple-a17-pro", "A17 Pro"), Apple("apple-a18", "A18"), Apple("apple-a18-pro", "A18 Pro"),
+    Apple("apple-a19", "A19"), Apple("apple-a19-pro", "A19 Pro"), Apple("apple-m1", "M1"), Apple("apple-m2", "M2"),
+    Apple("apple-m3", "M3"), Apple("apple-m4", "M4"), Apple("apple-m5", "M5"),
+)}
+
+CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}
 
 
 def chip(name: str) -> Chip:

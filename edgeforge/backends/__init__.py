@@ -29,7 +29,7 @@ class Backend(Protocol):
     decisive: tuple[str, ...]
     """distributions whose versions decide what comes out of its compiler"""
     suffixes: tuple[str, ...]
-    """of the compiled files that `describe` can read"""
+    """of the compiled files, or folders, that `describe` can read"""
     alike: tuple[str, ...]
     """keys of `brief` in which the files of one bundle have to agree"""
     faults: tuple[Fault, ...]

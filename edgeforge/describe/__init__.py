@@ -23,11 +23,12 @@ def describe(path: Path) -> Facts:
     from edgeforge.describe import encoding_file, folder, onnx_model
 
     try:
-        if path.is_dir():
+        owner = backends.reader(path)
+        if path.is_dir() and (owner is None or folder.is_ours(path)):
             return folder.describe(path)
         if path.suffix == ".onnx":
             return onnx_model.describe(path)
-        if (owner := backends.reader(path)) is not None:
+        if owner is not None:
             return owner.describe([path])[0]
         if path.suffix in (".json", ".encodings"):
             return encoding_file.describe(path, _json(path))

@@ -39,6 +39,11 @@ def describe(path: Path) -> dict[str, Any]:
     return facts
 
 
+def is_ours(path: Path) -> bool:
+    """A bundle or a stage's folder, whatever it is called?"""
+    return (path / NAME).exists() or (path / STAMP).exists()
+
+
 def _stamp(path: Path) -> dict[str, Any] | None:
     raw = _read(path / STAMP)
     if raw is not None and not (isinstance(raw, dict) and isinstance(raw.get("files"), dict)):
@@ -141,9 +146,12 @@ def _binaries(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Every compiled file in short, by the backend that knows its kind; and those that it cannot read."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    for name in backends.names():
+    suffixes = {name: backends.backend(name).suffixes for name in backends.names()}
+    found_by = {name: [p for s in mine for p in path.rglob(f"*{s}")] for name, mine in suffixes.items()}
+    packages = {p for paths in found_by.values() for p in paths if p.is_dir()}
+    for name, paths in found_by.items():
         owner = backends.backend(name)
-        files = sorted(p for s in owner.suffixes for p in path.rglob(f"*{s}") if p.is_file())
+        files = sorted(p for p in paths if packages.isdisjoint(p.parents))  # a package's own files are its backend's
         if not files:
             continue
         try:

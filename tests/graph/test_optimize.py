@@ -24,7 +24,7 @@ class Optimized:
     graph: ir.Graph
 
 
-@pytest.fixture(scope="module", params=[(f, p.name) for f in FAMILIES for p in PROFILES.values()],
+@pytest.fixture(scope="module", params=[(f, p.name) for f in FAMILIES for p in (HTP, PLAIN)],
                 ids=lambda p: f"{p[0]}-{p[1]}")
 def optimized(request: pytest.FixtureRequest) -> Optimized:
     family, profile = request.param

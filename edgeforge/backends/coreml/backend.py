@@ -1,0 +1,102 @@
+"""The Core ML backend as the pipeline sees it. What does the work is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeforge.backends.coreml import limits
+from edgeforge.backends.coreml.target import EXECUTOR
+from edgeforge.errors import UnsupportedError
+from edgeforge.findings import Facts, Finding
+
+if TYPE_CHECKING:
+    from edgeforge_runtime.manifest import Part, Target
+
+    from edgeforge.backends.faults import Fault
+    from edgeforge.backends.health import Abilities, Card, Proof, Tool
+    from edgeforge.backends.trial import Trial
+    from edgeforge.build import Build
+    from edgeforge.gates import Check
+    from edgeforge.targets import Chip
+
+
+class CoreMLBackend:
+    """Stateless; see Backend for what the pipeline expects."""
+
+    not_seen = (
+        "No Apple device ran this package. Whether an op runs on the Neural Engine, and how fast, is decided there: "
+        "`python device/verify_on_mac.py` tells on a Mac.",
+        "The package was executed here op by op, sums in float32 and outputs rounded to float16; what the Neural "
+        "Engine itself rounds is not published.",
+    )
+    graph_not_seen = not_seen
+    decisive = (limits.DISTRIBUTION,)
+    suffixes = (".mlpackage",)
+    alike = ("core ml",)
+    faults: tuple[Fault, ...] = ()
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        return limits.check(facts)
+
+    def compile(self, build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
+        from edgeforge.backends.coreml import deliver
+
+        return deliver.compile_decoder(build, sources, out)
+
+    def bundle(self, build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
+        from edgeforge.backends.coreml import deliver
+
+        return deliver.bundle_decoder(build, sources, bundle)
+
+    def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
+        raise _no_graphs()
+
+    def bundle_graph(self, source: Part, compiled: Path, bundle: Path) -> dict[str, Target]:
+        raise _no_graphs()
+
+    def tools(self) -> list[Tool]:
+        from edgeforge.backends.coreml import health
+
+        return health.tools()
+
+    def card(self, chip: Chip) -> Card:
+        return limits.card(chip)
+
+    def caution(self, target: Target) -> str:
+        return "needs an Apple device" if target.executor == EXECUTOR else ""
+
+    def abilities(self, chip: Chip) -> Abilities:
+        from edgeforge.backends.coreml import health
+
+        return health.abilities(chip)
+
+    def proof(self, chip: Chip) -> Proof:
+        from edgeforge.backends.coreml import health
+
+        return health.proof(chip)
+
+    def describe(self, paths: Sequence[Path]) -> list[dict[str, Any]]:
+        from edgeforge.backends.coreml import describe
+
+        return describe.describe(paths)
+
+    def brief(self, facts: dict[str, Any]) -> dict[str, Any]:
+        from edgeforge.backends.coreml import describe
+
+        return describe.brief(facts)
+
+    def trials(self, folder: Path) -> Sequence[Trial] | None:
+        return None
+
+    def trial(self, model: Path, feeds: Path | None, chip: Chip) -> Trial:
+        raise UnsupportedError("bisecting a graph for Core ML", "an op without a lowering is named by the build itself")
+
+
+def _no_graphs() -> UnsupportedError:
+    """`check` refuses such a recipe before."""
+    return UnsupportedError("a plain graph for Core ML", "language models are built for the Neural Engine")
+
+
+BACKEND = CoreMLBackend()

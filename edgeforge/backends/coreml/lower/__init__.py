@@ -1,0 +1,8 @@
+"""What each ONNX op becomes on the Neural Engine: one small function an op."""
+
+from __future__ import annotations
+
+from edgeforge.backends.coreml.emit import Lowering
+from edgeforge.backends.coreml.lower import norms, pointwise, products, views
+
+TABLE: dict[str, Lowering] = {**pointwise.TABLE, **norms.TABLE, **products.TABLE, **views.TABLE}

@@ -1,0 +1,185 @@
+"""Recipe to bundle for a chip of Apple's: what the bundle holds and says, and what is refused before any work."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_checkpoint
+import yaml
+from edgeforge_runtime.manifest import LOGITS, Manifest
+
+from edgeforge import check, describe, pipeline, recipe, targets
+from edgeforge.backends import backend
+from edgeforge.backends.coreml import package, parity
+from edgeforge.backends.coreml.device import verify_on_mac
+from edgeforge.backends.coreml.interpret.run import Interpreter
+from edgeforge.encodings import FILE, Table
+from edgeforge.errors import GateError
+from edgeforge.pipeline import Event
+
+
+def _recipe(root: Path, name: str, **more: Any) -> Path:
+    raw = {"model": "tiny", "out": f"out/{name}", "calibrate": {"windows": 4, "tokens": 96, "samples": 0},
+           "target": {"chip": "apple-a18", "context": 96, "prefill": 32}, "quantize": {"weights": 4}} | more
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("für den Mac")
+    tiny_checkpoint.make(folder / "tiny", tie_word_embeddings=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(root: Path) -> Path:
+    return pipeline.build(recipe.load(_recipe(root, "phone")), lambda event: None)
+
+
+def test_the_bundle_holds_the_package_and_its_graphs(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    assert set(manifest.targets) == {"cpu", "ane"}
+    prefill, decode = manifest.targets["ane"].graphs
+    assert (prefill.ar, prefill.cl, decode.ar, decode.cl) == (32, 128, 1, 97), "96 cached tokens in both"
+    assert prefill.boundary()[1][LOGITS].shape == (1, 1, tiny_checkpoint.VOCAB)
+    assert {t.dtype for t in prefill.boundary()[0].values()} == {"int32", "float16"}
+    assert (bundle / prefill.parts[0].file).is_file()
+    assert manifest.model.masked == -40000
+
+
+def test_the_report_holds_what_was_measured_and_what_was_not(bundle: Path) -> None:
+    raw = json.loads((bundle / "report.json").read_text(encoding="utf-8"))
+    assert "No Apple device ran this package" in raw["not_seen"][0]
+    stage = raw["stages"][-1]
+    assert (stage["name"], stage["tools"]["coremltools"]) == ("compile", "9.0")
+    figures = {c["name"]: (float(c["value"]), c["threshold"]) for c in stage["checks"]}
+    for name in ("prefill", "decode"):
+        exact, least = figures[f"compile: {name} of the package in float32 against the float graph"]
+        assert exact > 100 > least == 50
+        rounded, least = figures[f"compile: {name} of the package in float16 against the float graph"]
+        assert rounded > least == parity.LEAST_HALF_DB
+    assert figures["compile: weights of both functions over the larger one's"][0] < 1.001
+
+
+def test_weights_have_four_bits_and_the_untied_table_sixteen(bundle: Path) -> None:
+    found = describe.describe(bundle / "device" / "model.mlpackage")
+    assert [f["ops"]["constexpr_blockwise_shift_scale"] for f in found["functions"]] == [25, 25]
+    weights = (bundle / "device" / "model.mlpackage" / package.WEIGHTS).stat().st_size
+    hidden, layers, head = 64, 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128), tiny_checkpoint.VOCAB * 64
+    assert weights < 2 * tiny_checkpoint.VOCAB * hidden + layers / 2 + head + 40000
+
+
+def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
+    """Here without the Mac: the recorded calls are the package's, and the script's own measure holds them equal."""
+    device = bundle / "device"
+    assert sorted(p.name for p in device.iterdir()) == ["golden", "model.mlpackage", "verify_on_mac.py"]
+    interpreter = Interpreter.open(device / "model.mlpackage")
+    for name in ("prefill", "decode"):
+        inputs, expected = verify_on_mac.golden(device / "golden" / f"{name}.npz")
+        assert {a.dtype for a in inputs.values()} == {np.dtype(np.int32), np.dtype(np.float16)}
+        made = interpreter.run(name, inputs)
+        assert set(verify_on_mac.compare(expected, made).values()) == {math.inf}
+        made[LOGITS][0, 0, :40] = 0
+        found = verify_on_mac.compare(expected, {k: v for k, v in made.items() if k != "past_key_0_out"})
+        assert found[LOGITS] < 35
+        assert found["past_key_0_out"] == -math.inf
+    done = subprocess.run([sys.executable, device / "verify_on_mac.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: Core ML runs on macOS only; copy this folder to a Mac\n")
+
+
+def test_what_the_script_calls_is_there() -> None:
+    """As far as Linux has it: the arguments that coremltools names."""
+    import inspect
+
+    import coremltools as ct
+    from coremltools.models.compute_plan import MLComputePlan
+
+    assert {"function_name", "compute_units"} <= set(inspect.signature(ct.models.MLModel).parameters)
+    assert {"path", "compute_units"} <= set(inspect.signature(MLComputePlan.load_from_path).parameters)
+    assert callable(MLComputePlan.get_compute_device_usage_for_mlprogram_operation)
+    assert callable(ct.models.MLModel.get_compiled_model_path)
+    assert {"ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY"} == {u.name for u in ct.ComputeUnit}
+
+
+def test_inspect_finds_nothing_wrong(bundle: Path) -> None:
+    facts = describe.describe(bundle)
+    assert facts["problems"] == []
+    assert [(b["backend"], b["file"]) for b in facts["binaries"]] == [("coreml", "device/model.mlpackage")]
+
+
+def test_a_second_build_repeats_nothing_and_another_chip_emits_alone(root: Path, bundle: Path) -> None:
+    for name, chip, cached, done in (("phone", "apple-a18", 8, 0), ("mac", "apple-m4", 6, 2)):
+        events: list[Event] = []
+        made = pipeline.build(recipe.load(_recipe(root, name, target={"chip": chip, "context": 96, "prefill": 32})),
+                              events.append)
+        kinds = Counter(e.kind for e in events)
+        assert (kinds["cached"], kinds["done"]) == (cached, done), name
+    weights = Path("device") / "model.mlpackage" / package.WEIGHTS
+    assert (made / weights).read_bytes() == (bundle / weights).read_bytes(), "one package serves every chip"
+
+
+def test_a_package_that_computes_something_else_stops_the_build(root: Path, bundle: Path, tmp_path: Path) -> None:
+    """The gate reads the finished file: a damaged one does not pass."""
+    cache = root / "out" / ".edgeforge"
+    (quantized,) = [p for p in (cache / "quantize").iterdir() if p.is_dir()]
+    (adapted,) = [p for p in (cache / "adapt").iterdir() if p.is_dir()]
+    shutil.copytree(bundle / "device" / "model.mlpackage", tmp_path / "model.mlpackage")
+    weights = tmp_path / "model.mlpackage" / package.WEIGHTS
+    raw = np.fromfile(weights, np.uint8)
+    raw[200:5000] = 0  # in the first weight: the embedding's rows
+    raw.tofile(weights)
+    ids = np.load(adapted / "reference" / "ids.npy")[0]
+    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path / "model.mlpackage", 32, 96, ids, 1,
+                           tmp_path / "golden")
+    assert len(checks) == 4
+    assert min(c.value for c in checks) < 40
+    assert any(not c.passed for c in checks if c.threshold is not None)
+    assert GateError.exit_code == 3
+
+
+def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
+    made = recipe.load(_recipe(root, "asked", **more))
+    return [(f.severity, f.what, f.change) for f in check.examine(made).findings]
+
+
+@pytest.mark.parametrize(("more", "severity", "what", "change"), [
+    ({"quantize": {"weights": 4, "block": 32}}, "recipe", "blocks of 32, and apple-a18 takes one step a channel",
+     "leave quantize.block out"),
+    ({"quantize": {"activations": 8}}, "recipe", "8 bits, and apple-a18 computes on float16",
+     "set quantize.activations to 16"),
+    ({"target": {"chip": "apple-a18", "context": 96, "prefill": 20}}, "warning", "20 tokens are no multiple of 32",
+     "set target.prefill to 32"),
+])
+def test_what_the_neural_engine_does_not_take_is_said_before(root: Path, more: dict[str, Any], severity: str, what: str,
+                                                             change: str) -> None:
+    found = [(s, w, c) for s, w, c in _said(root, **more) if what in w]
+    assert [(s, c) for s, _, c in found] == [(severity, change)]
+
+
+def test_without_coremltools_nothing_begins(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "coremltools" else real(name, *a))
+    assert ("error", "coremltools is not installed", "pip install coremltools==9.0") in _said(root)
+
+
+def test_every_chip_can_be_built_for_here_and_none_is_run() -> None:
+    mine = backend("coreml")
+    assert [t.version for t in mine.tools()] == ["9.0"]
+    for chip in targets.APPLES.values():
+        able = mine.abilities(chip)
+        assert (able.compile, able.emulate) == ("", "")
+        assert "Apple's devices only" in able.run
+        assert "iOS 18" in mine.card(chip).line
+    assert mine.proof(targets.chip("apple-m4")).problem == ""
