@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from edgeforge_runtime import manifest as m
+from edgeforge_runtime import rope
 
 from edgeforge.adapt.shape import Decoder
 from edgeforge.graph import store
@@ -24,6 +25,8 @@ Grid = tuple[str, float, int]
 
 def save_decoder(folder: Path, decoder: Decoder) -> None:
     raw = asdict(decoder) | {"profile": decoder.profile.name}
+    if not decoder.windowed_rope:  # the file as it was before there was such a thing
+        del raw["windowed_rope"]
     (folder / SHAPE).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 
@@ -70,5 +73,9 @@ def whole(decoder: Decoder, widths: list[int], cl: int, grids: Mapping[str, Grid
     return m.Target("onnx-cpu", tuple(graphs))
 
 
-def save_rope(folder: Path, cos: np.ndarray, sin: np.ndarray) -> None:
-    np.savez(folder / ROPE, cos=cos, sin=sin)
+def save_rope(folder: Path, tables: rope.Tables) -> None:
+    np.savez(folder / ROPE, allow_pickle=False, **{rope.ARRAYS[name]: table for name, table in tables.items()})
+
+
+def load_rope(folder: Path) -> rope.Tables:
+    return rope.read(folder / ROPE)

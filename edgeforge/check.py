@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgeforge import mismatch, places, source, targets
+from edgeforge import formats, mismatch, places, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
 from edgeforge.calibrate import sources
@@ -92,7 +92,7 @@ def _refuse(wrong: Sequence[Finding]) -> None:
 
 def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
-    findings = list(_text(recipe))
+    findings = [*_text(recipe), *formats.check(recipe)]
     wrong, foreign = _foreign(recipe)
     findings += wrong
     facts = Facts(recipe, chip, None, {}, foreign=foreign)
@@ -170,7 +170,7 @@ def _sizes(recipe: Recipe, found: Checkpoint, sizes: Estimate | None) -> Iterato
                       "defaults, or the tensors are not named as a decoder's are")
         return
     limit = recipe.split.part_bytes
-    if sizes.layer > limit:
+    if targets.chip(recipe.target.chip).profile.flow == "codes" and sizes.layer > limit:
         yield Finding("recipe", recipe.where("split.part_bytes"),
                       f"one layer holds {sizes.layer:,} bytes of weights, the limit a part is {limit:,}",
                       f"set split.part_bytes to {sizes.layer * 11 // 10} or more, or take fewer bits a weight")
@@ -199,7 +199,8 @@ def _precision(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
     for pattern, near in exceptions.unmatched(recipe.quantize.exceptions, product_inputs(found.tensors)).items():
         yield Finding("warning", recipe.where("quantize.exceptions"), f"no product's weight is called {pattern}" + (
             f"; the nearest is {near}" if near else ""), "correct it, unless it names a part of a fused weight")
-    wanted, least = recipe.quantize.budget, _least_bits(recipe.quantize, below_head(found.tensors))
+    half = targets.chip(recipe.target.chip).profile.flow == "float16"
+    wanted, least = recipe.quantize.budget, _least_bits(recipe.quantize, below_head(found.tensors), half)
     if recipe.quantize.encodings is None and wanted is not None and wanted.bits_per_weight is not None and (
             wanted.bits_per_weight < least):
         yield Finding("recipe", recipe.where("quantize.budget.bits_per_weight"), f"{wanted.bits_per_weight:g} bits a "
@@ -207,13 +208,13 @@ def _precision(recipe: Recipe, found: Checkpoint) -> Iterator[Finding]:
                       f"set it to {least + 0.01:.2f} or more, or leave the budget out")
 
 
-def _least_bits(options: Quantize, products: Mapping[str, tuple[int, int]]) -> float:
-    """Bits a weight before a budget gives any more."""
+def _least_bits(options: Quantize, products: Mapping[str, tuple[int, int]], half: bool) -> float:
+    """Bits a weight before a budget gives any more. half: steps are float16."""
     stored = 0
     for name, (outputs, inputs) in products.items():
         bits = exceptions.bits(name, options.exceptions) or options.weights
         blocks = bits == 4 and options.block is not None and inputs % options.block == 0
-        stored += budget.stored_bits(inputs, outputs, bits, options.block if blocks else None)
+        stored += budget.stored_bits(inputs, outputs, bits, options.block if blocks else None, half)
     return stored / max(sum(o * i for o, i in products.values()), 1)
 
 
@@ -245,10 +246,10 @@ def _gib(size: int) -> str:
 
 def rows(facts: Facts) -> list[dict[str, Any]]:
     """The estimates as a table: part, MiB of weights, cache and logits, and what one graph may allocate."""
-    found = facts.estimate
+    found, limit = facts.estimate, facts.chip.graph_bytes
     return [] if found is None else [
         {"part": p.name, "weights_mib": _mib(p.weights), "kv_mib": _mib(p.kv), "logits_mib": _mib(p.logits),
-         "limit_mib": facts.chip.graph_bytes >> 20} for p in found.parts]
+         "limit_mib": limit and limit >> 20} for p in found.parts]
 
 
 def _mib(size: int) -> float:

@@ -22,8 +22,7 @@ from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.memory import memory
 
 DISTRIBUTION = "edgeforge-toolchain"
-_LOOSE = {"tensorrt-rtx-cu12": "TensorRT for RTX: engines", "coremltools": "Core ML packages",
-          "qai-hub": "jobs on Qualcomm AI Hub"}
+_LOOSE = {"coremltools": "Core ML packages", "qai-hub": "jobs on Qualcomm AI Hub"}
 """tools that no backend here asks for; shown, never a problem"""
 _FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimd", "asimddp", "i8mm")
 _LEAST_RAM, _LEAST_DISK = 8 << 30, 10 << 30

@@ -22,7 +22,7 @@ from edgeforge.recipe import Quantize, Recipe
 LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
 EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
 """as transformers names them, and as GGUF does"""
-_BIAS_BYTES, _FLOAT_BYTES = 4, 4
+_BIAS_BYTES, _FLOAT_BYTES, _HALF = 4, 4, 16
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
 """bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
 
@@ -78,20 +78,26 @@ class Estimate:
 
 def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]) -> Estimate | None:
     """The parts that a build will make; None when the tensors are not named as a decoder's are."""
-    bits = recipe.quantize
+    bits, half = recipe.quantize, decoder.profile.flow == "float16"
     layers: dict[int, int] = defaultdict(int)
     for name, info in tensors.items():
         if match := LAYER.search(name):
-            layers[int(match[1])] += _bytes(name, info, bits)
+            layers[int(match[1])] += _bytes(name, info, bits, half)
     table = _count(tensors, EMBEDDING)
     # The count first: a config may say 2^40 layers.
     if not table or len(layers) != decoder.layers or sorted(layers) != list(range(len(layers))):
         return None
     head = _count(tensors, HEAD)
     weights = [layers[i] for i in range(decoder.layers)]
-    logits = recipe.target.prefill * decoder.vocab * bits.activations // 8
-    made = (Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
-            Part("head", _codes(head or table, bits, bits.head), bits.head, logits=logits))
+    logits = recipe.target.prefill * decoder.vocab * 2
+    top = _codes(head or table, bits, bits.head, half)
+    made: tuple[Part, ...] = (
+        Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
+        Part("head", top, bits.head, logits=logits))
+    if half:
+        kv = kv_bytes(decoder, recipe.target.context, _HALF)
+        own = 0 if not head and not bits.rounded else top  # what is rounded has no more part in the table
+        made = (Part("engine", table * _HALF // 8 + sum(weights) + own, bits.weights, kv, logits),)
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
     return Estimate(made, max(weights), count * _FLOAT_BYTES, reference)
@@ -140,13 +146,13 @@ def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
     return math.prod(found.shape) if found is not None else 0
 
 
-def _bytes(name: str, info: TensorInfo, bits: Quantize) -> int:
+def _bytes(name: str, info: TensorInfo, bits: Quantize, half: bool) -> int:
     count = math.prod(info.shape)
     if len(info.shape) > 1:
-        return _codes(count, bits, exceptions.bits(name, bits.exceptions) or bits.weights)
-    return count * (_BIAS_BYTES if name.endswith("bias") else bits.activations // 8)
+        return _codes(count, bits, exceptions.bits(name, bits.exceptions) or bits.weights, half)
+    return count * (_BIAS_BYTES if name.endswith("bias") and not half else _HALF // 8)
 
 
-def _codes(count: int, options: Quantize, bits: int) -> int:
-    """A weight's codes, and a byte for the scale of each block."""
-    return count * bits // 8 + (count // options.block if options.block and bits == 4 else 0)
+def _codes(count: int, options: Quantize, bits: int, half: bool) -> int:
+    """A weight's codes, and a byte for the scale of each block, or two where that is a float16."""
+    return count * bits // 8 + ((1 + half) * count // options.block if options.block and bits == 4 else 0)

@@ -70,7 +70,8 @@ def save(job: Build, sources: Mapping[str, Path], bundle: Path, timed: Collectio
         name, digest = str(path.relative_to(bundle)), cache.digest(path)
         files[name] = {"bytes": path.stat().st_size, "sha256": digest,
                        "reproducible": digest not in vendors - ours and name not in timed}
-    data = read_json(sources.get("text", sources["calibrate"]) / DATA)
+    read = [sources[name] for name in ("text", "calibrate") if name in sources]
+    data = read_json(read[0] / DATA) if read else {}
     data.pop(HASHES, None)
     facts = {"format": _FORMAT, "source": source.place(job.source), "revision": source.revision(job.source),
              "inputs": inputs(job), "data": data,
@@ -147,7 +148,7 @@ def _other_code(lock: Mapping[str, Any]) -> Iterator[str]:
         return
     stages = GRAPH_STAGES if isinstance(lock["source"], dict) else STAGES
     if isinstance(locked, dict):
-        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages}, "code")
+        yield from _differences(locked, {s.name: keys.code(s, backend) for s in stages if s.name in locked}, "code")
 
 
 def _made(job: Build, sources: Mapping[str, Path], vendor: bool) -> set[str]:

@@ -20,13 +20,13 @@ from pydantic import (
     model_validator,
 )
 
-from edgeforge import checkpoint, document, targets
+from edgeforge import checkpoint, document, scope, targets
 from edgeforge.complaints import complaints
 from edgeforge.document import Document
 from edgeforge.errors import RecipeError
 from edgeforge.gates import of_bits
 
-_STEPS, _LEAST_CONTEXT = 3, 32
+_STEPS, _LEAST_CONTEXT, _FLOAT16 = 3, 32, 16
 
 
 def _written(path: Any) -> Any:
@@ -135,11 +135,12 @@ class Quantize(_Section):
     weights: Literal[4, 8, 16] = 8
     """Bits of a weight. What no search fits (grouped and transposed convolutions, a weight that two nodes read) takes 8
     at least, unless `exceptions` names it, and is reported."""
-    block: Literal[16, 32, 64] | None = None
-    """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ); unset: one
-    scale an output channel. A weight whose inputs it does not divide keeps one scale a channel, and is reported."""
+    block: Literal[16, 32, 64, 128] | None = None
+    """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ), or a
+    float16 on a GPU, which alone takes 128; unset: one scale an output channel. A weight whose inputs it does not
+    divide keeps one scale a channel, and is reported."""
     head: Literal[4, 8, 16] = 8
-    """Bits of the weight that makes the logits."""
+    """Bits of the weight that makes the logits; on a GPU 16, unless said, where `weights` has 16."""
     budget: Budget | None = None
     """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
     `recipe.mixed.yaml`."""
@@ -150,8 +151,9 @@ class Quantize(_Section):
     exceptions: dict[str, Literal[4, 8, 16]] = {}
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
-    activations: Literal[16] = 16
-    """Bits of what flows between operators."""
+    activations: Literal[8, 16] = 16
+    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read: whole
+    numbers, with one scale for all tokens."""
     kv: Literal[8, 16] = 8
     """Bits of the KV cache. Its codes are unsigned with zero in the middle: the grid that signed ones would have, which
     HTP's compiler does not finish a graph with. 16 takes twice the memory of 8."""
@@ -173,11 +175,11 @@ class Quantize(_Section):
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
     reconstruct: bool | None = None
     """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
-    transforms: tuple[Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"], ...] = (
-        "rotate", "equalize_kv", "split_outliers")
+    transforms: tuple[targets.Transform, ...] = targets.HTP.transforms
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
-    round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here."""
+    round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here. Unset,
+    a GPU has `rotate` (and `split_outliers` beside 8-bit activations), and none where all weights have 16 bits."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:
@@ -205,6 +207,11 @@ class Quantize(_Section):
             raise ValueError("reconstruct moves the steps of a block's weights together, and encodings settles some: "
                              "leave one of them out")
         return self
+
+    @property
+    def rounded(self) -> bool:
+        """Has any weight fewer than 16 bits?"""
+        return min(self.weights, self.head, *self.exceptions.values(), _FLOAT16) < _FLOAT16
 
     @property
     def four_bits(self) -> str:
@@ -266,8 +273,10 @@ class Gates(_Section):
     """Prefill of a deep part against another arithmetic: the same codes but for roundings that grow with depth."""
     emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
+    emitted_db: Decibels = 50
+    """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
     shared_bytes: float = Field(1.05, ge=1)
-    """Weights of both graphs in one binary over those of the larger graph, at most."""
+    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 
 
 _FOUR_BITS: dict[str, float | None] = {
@@ -283,19 +292,6 @@ class OnnxModel(_Section):
     """A float graph of fixed shapes, opset 17 to 24."""
     calibration: Location
     """An .npz with one array for each graph input, [samples, *the input's shape]."""
-
-
-_DECODERS_ONLY = {
-    "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
-    "quantize": ("head", "kv", "ranges", "embedding", "importance", "transforms"), "split": ("part_bytes",),
-    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
-              "sha_db", "split_db", "wide_db", "shared_bytes")}
-"""keys by section that say nothing about a graph without tokens and cache"""
-
-
-BEST_WINDOWS = 64
-"""SmolLM2, W4 in blocks of 64, weights alone: with 64 instead of 16 KL falls from 0.086 to 0.064 on text of
-calibration's kinds, from 0.118 to 0.112 on a novel"""
 
 
 class Recipe(_Section):
@@ -336,6 +332,11 @@ class Recipe(_Section):
         return not isinstance(self.model, OnnxModel)
 
     @property
+    def silent(self) -> dict[tuple[str, str], str]:
+        """The keys (section, key) that say nothing about this model on its chip, and why."""
+        return scope.silent(self.target.chip, self.decoder)
+
+    @property
     def file(self) -> Path:
         """Where it was read from, as that was given."""
         return self._document.path
@@ -370,11 +371,11 @@ def load(path: Path) -> Recipe:
     """
     read = document.load(path)
     try:
-        recipe = Recipe.model_validate_json(json.dumps(_with_text(read.data)), strict=True)
+        recipe = Recipe.model_validate_json(json.dumps(scope.with_defaults(read.data)), strict=True)
     except ValidationError as error:
         lines = complaints(error, Recipe, read)
         raise RecipeError("\n  ".join([f"recipe {path}:", *lines]) if len(lines) > 1 else lines[0]) from None
-    _refuse_decoders_keys(recipe, read)
+    scope.refuse(recipe.silent, read)
     base, text, foreign = path.resolve().parent, recipe.calibrate.text, recipe.quantize.encodings
     text = text and _absolute(base, text, read, "calibrate.text")
     foreign = foreign and _absolute(base, foreign, read, "quantize.encodings")
@@ -385,28 +386,6 @@ def load(path: Path) -> Recipe:
         "quantize": recipe.quantize.model_copy(update={"encodings": foreign})})
     found._document = read
     return found
-
-
-def _with_text(raw: Any) -> Any:
-    """The data of a recipe, with as much calibration text as its quality asks for when it says nothing of that."""
-    match raw:
-        case {"model": str(), "quantize": {"quality": "best"}, "calibrate": dict(said)}:
-            return raw | {"calibrate": {"windows": BEST_WINDOWS} | said}
-        case {"model": str(), "quantize": {"quality": "best"}} if "calibrate" not in raw:
-            return raw | {"calibrate": {"windows": BEST_WINDOWS}}
-    return raw
-
-
-def _refuse_decoders_keys(recipe: Recipe, read: Document) -> None:
-    """Of a plain graph: keys that are written down and would do nothing."""
-    if isinstance(recipe.model, OnnxModel):
-        given = [(section, key) for section, keys in _DECODERS_ONLY.items()
-                 for key in keys if key in getattr(recipe, section).model_fields_set]
-        lines = [f"{read.where(key)}: {'.'.join(key)}: only for language models, and model.onnx is a plain graph"
-                 for key in given]
-        if lines:
-            raise RecipeError("\n  ".join([f"recipe {read.path}:", *lines]) if len(lines) > 1 else lines[0],
-                              "leave it out" if len(lines) == 1 else "leave them out")
 
 
 def _absolute(base: Path, path: Path, read: Document, key: str) -> Path:

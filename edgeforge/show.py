@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,22 +12,24 @@ from edgeforge.recipe import Recipe
 
 
 def as_yaml(recipe: Recipe) -> str:
-    """Every key explicit, each with its description; paths absolute. Values are JSON, which YAML includes."""
-    return "\n".join(_lines(recipe, "")) + "\n"
+    """Every key explicit, each with its description; paths absolute. Values are JSON, which YAML includes. A key that
+    would say nothing about this model on this chip is a comment."""
+    return "\n".join(_lines(recipe, "", "", set(recipe.silent))) + "\n"
 
 
-def _lines(section: BaseModel, indent: str) -> Iterator[str]:
+def _lines(section: BaseModel, name: str, indent: str, silent: Collection[tuple[str, str]]) -> Iterator[str]:
     plain: dict[str, Any] = section.model_dump(mode="json")
     for key, field in type(section).model_fields.items():
         value = getattr(section, key)
         inner = isinstance(value, BaseModel)
         said = (type(value).__doc__ if inner else field.description) or ""
         yield from (f"{indent}# {line.strip()}" for line in said.split("\n") if line.strip())
-        if plain[key] is None:
+        if plain[key] is None or (name, key) in silent:
             yield f"{indent}# {key}:"
         elif inner:
-            yield f"{indent}{key}:"
-            yield from _lines(value, indent + "  ")
+            spoken = [k for k in type(value).model_fields if (key, k) not in silent]
+            yield f"{indent}{key}:" if spoken else f"{indent}# {key}:"
+            yield from _lines(value, key, indent + "  ", silent)
         else:
             yield f"{indent}{key}: {_value(plain[key])}"
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from edgeforge.errors import RecipeError
+
+Flow = Literal["codes", "float16"]
+Transform = Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The shape of graph that a target family wants; adapt builds what it says.
+    """The shape of graph that a target family wants, and what its numbers are; adapt builds what it says, and a recipe
+    is held against it (formats.py).
 
     linear: how a Linear is written. transposed_keys: key cache [kv, 1, head_dim, T] instead of
     [1, kv, T, head_dim]. split_heads: one small attention a head (MHA -> SHA). lower_rope: rotary as
     arithmetic, not as one op. masked: what the mask adds to a forbidden score; bounded, because it has to
-    live on the scores' integer grid. least_multiplier: smallest input scale x weight scale / output scale of a
-    product that the hardware can multiply by. signed_operands: 16-bit codes that a product of activations reads
-    second have to be signed (graph/operand.py).
+    live on the scores' integer grid, or within float16. least_multiplier: smallest input scale x weight scale / output
+    scale of a product that the hardware can multiply by. signed_operands: 16-bit codes that a product of activations
+    reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
+    float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
+    of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
+    transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -29,6 +37,10 @@ class Profile:
     masked: float
     least_multiplier: float = 0.0
     signed_operands: bool = False
+    flow: Flow = "codes"
+    activation_bits: tuple[int, ...] = (16,)
+    blocks: tuple[int, ...] = (16, 32, 64)
+    transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
     @property
     def key_axis(self) -> int:
@@ -45,7 +57,25 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
               least_multiplier=2.0**-23, signed_operands=True)
 """its multipliers end at 2^-24: below, a channel of 6e-8 of the output's range saturates (tried, on the emulator)"""
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
-PROFILES = {p.name: p for p in (HTP, PLAIN)}
+TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
+              flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
+"""scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
+PROFILES = {p.name: p for p in (HTP, PLAIN, TRT)}
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One chip of any maker, by the name that a recipe gives it. part: the maker's own name for it."""
+
+    name: str
+    part: str
+    backend: ClassVar[str]
+    profile: ClassVar[Profile]
+
+    @property
+    def graph_bytes(self) -> int | None:
+        """The most that one compiled graph may allocate; None: no limit is known."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -79,8 +109,8 @@ HEXAGON = {h.arch: h for h in (
 
 
 @dataclass(frozen=True)
-class Chip:
-    """One chip.
+class Snapdragon(Chip):
+    """One of Qualcomm's chips.
 
     part: Qualcomm's part number, under which the sources list it. soc_model: its Qnn_SocModel_t, the number
     that the compiler takes. dsp_arch: read back from a binary compiled for soc_model (tests/test_targets.py
@@ -88,13 +118,11 @@ class Chip:
     number, and a binary planned for more than the chip has does not load.
     """
 
-    name: str
-    part: str
     soc_model: int
     dsp_arch: int
     vtcm_mb: int
-    backend: str = "qnn"
-    profile: Profile = HTP
+    backend: ClassVar[str] = "qnn"
+    profile: ClassVar[Profile] = HTP
 
     @property
     def hexagon(self) -> Hexagon:
@@ -119,36 +147,107 @@ _UNSTATED = 4
 # (pytorch/executorch, backends/qualcomm/serialization/qc_schema.py) and LiteRT's kSocInfos
 # (google-ai-edge/LiteRT, litert/vendors/qualcomm/core/schema/soc_table.cc), both Qualcomm's own.
 # The 10-core Snapdragon X Plus is SC8380XP too; the 8-core one (SC8340XP) has no number of its own: left out.
-CHIPS = {chip.name: chip for chip in (
-    Chip("snapdragon-888", "SM8350", 30, 68, 4),
-    Chip("snapdragon-8-gen-1", "SM8450", 36, 69, 8),
-    Chip("snapdragon-8-plus-gen-1", "SM8475", 42, 69, 8),
-    Chip("snapdragon-8-gen-2", "SM8550", 43, 73, 8),
-    Chip("snapdragon-8-gen-3", "SM8650", 57, 75, 8),
-    Chip("snapdragon-8s-gen-3", "SM8635", 68, 73, _UNSTATED),
-    Chip("snapdragon-8s-gen-4", "SM8735", 85, 73, _UNSTATED),
-    Chip("snapdragon-8-gen-5", "SM8845", 97, 81, 8),
-    Chip("snapdragon-8-elite", "SM8750", 69, 79, 8),
-    Chip("snapdragon-8-elite-gen-5", "SM8850", 87, 81, 8),
-    Chip("snapdragon-7-gen-1", "SM7450", 41, 69, _UNSTATED),
-    Chip("snapdragon-7-gen-3", "SM7550", 64, 73, _UNSTATED),
-    Chip("snapdragon-7-gen-4", "SM7750", 86, 73, _UNSTATED),
-    Chip("snapdragon-7-plus-gen-2", "SM7475", 54, 69, _UNSTATED),
-    Chip("snapdragon-7-plus-gen-3", "SM7675", 70, 73, _UNSTATED),
-    Chip("snapdragon-7s-gen-3", "SM7635", 73, 73, _UNSTATED),
-    Chip("snapdragon-8cx-gen-3", "SC8280XP", 37, 68, _UNSTATED),
-    Chip("snapdragon-x-elite", "SC8380XP", 60, 73, 8),
-    Chip("snapdragon-x-plus-10-core", "SC8380XP", 60, 73, 8),
-    Chip("snapdragon-x2-elite", "SC8480XP", 88, 81, _UNSTATED),
-    Chip("qcm6490", "QCM6490", 93, 68, 2),
-    Chip("qcs8275", "QCS8300", 82, 75, 8),
-    Chip("qcs8300", "QCS8300", 82, 75, 8),
-    Chip("qcs8550", "QCS8550", 66, 73, _UNSTATED),
-    Chip("qcs9075", "QCS9100", 77, 73, 8),
-    Chip("qcs9100", "QCS9100", 77, 73, 8),
-    Chip("sa8255p", "SA8255", 52, 73, 8),
-    Chip("sa8295p", "SA8295", 39, 68, 8),
+SNAPDRAGONS = {chip.name: chip for chip in (
+    Snapdragon("snapdragon-888", "SM8350", 30, 68, 4),
+    Snapdragon("snapdragon-8-gen-1", "SM8450", 36, 69, 8),
+    Snapdragon("snapdragon-8-plus-gen-1", "SM8475", 42, 69, 8),
+    Snapdragon("snapdragon-8-gen-2", "SM8550", 43, 73, 8),
+    Snapdragon("snapdragon-8-gen-3", "SM8650", 57, 75, 8),
+    Snapdragon("snapdragon-8s-gen-3", "SM8635", 68, 73, _UNSTATED),
+    Snapdragon("snapdragon-8s-gen-4", "SM8735", 85, 73, _UNSTATED),
+    Snapdragon("snapdragon-8-gen-5", "SM8845", 97, 81, 8),
+    Snapdragon("snapdragon-8-elite", "SM8750", 69, 79, 8),
+    Snapdragon("snapdragon-8-elite-gen-5", "SM8850", 87, 81, 8),
+    Snapdragon("snapdragon-7-gen-1", "SM7450", 41, 69, _UNSTATED),
+    Snapdragon("snapdragon-7-gen-3", "SM7550", 64, 73, _UNSTATED),
+    Snapdragon("snapdragon-7-gen-4", "SM7750", 86, 73, _UNSTATED),
+    Snapdragon("snapdragon-7-plus-gen-2", "SM7475", 54, 69, _UNSTATED),
+    Snapdragon("snapdragon-7-plus-gen-3", "SM7675", 70, 73, _UNSTATED),
+    Snapdragon("snapdragon-7s-gen-3", "SM7635", 73, 73, _UNSTATED),
+    Snapdragon("snapdragon-8cx-gen-3", "SC8280XP", 37, 68, _UNSTATED),
+    Snapdragon("snapdragon-x-elite", "SC8380XP", 60, 73, 8),
+    Snapdragon("snapdragon-x-plus-10-core", "SC8380XP", 60, 73, 8),
+    Snapdragon("snapdragon-x2-elite", "SC8480XP", 88, 81, _UNSTATED),
+    Snapdragon("qcm6490", "QCM6490", 93, 68, 2),
+    Snapdragon("qcs8275", "QCS8300", 82, 75, 8),
+    Snapdragon("qcs8300", "QCS8300", 82, 75, 8),
+    Snapdragon("qcs8550", "QCS8550", 66, 73, _UNSTATED),
+    Snapdragon("qcs9075", "QCS9100", 77, 73, 8),
+    Snapdragon("qcs9100", "QCS9100", 77, 73, 8),
+    Snapdragon("sa8255p", "SA8255", 52, 73, 8),
+    Snapdragon("sa8295p", "SA8295", 39, 68, 8),
 )}
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """What one compute capability takes, as TensorRT for RTX 1.7 does: tried, by building for it.
+
+    sm: 89 for 8.9. cross: the builder makes engines for it on any machine; else only where such a GPU is.
+    """
+
+    sm: int
+    cross: bool
+
+    @property
+    def int4(self) -> bool:
+        """4-bit weights stay so up to the product that reads them."""
+        return self.sm >= 80
+
+    @property
+    def fp8(self) -> bool:
+        """E4M3 has a product of its own."""
+        return self.sm >= 89
+
+
+CUDA = {sm: Cuda(sm, sm in (75, 80, 86, 89, 120, 121)) for sm in (75, 80, 86, 87, 89, 90, 110, 120, 121)}
+
+
+@dataclass(frozen=True)
+class Gpu(Chip):
+    """One of NVIDIA's GPUs, or several that one engine serves. sms: compute capability of each."""
+
+    sms: tuple[int, ...]
+    backend: ClassVar[str] = "tensorrt"
+    profile: ClassVar[Profile] = TRT
+
+    @property
+    def cross(self) -> bool:
+        """Are engines for it made on any machine, or only where it is?"""
+        return all(CUDA[sm].cross for sm in self.sms)
+
+    @property
+    def int4(self) -> bool:
+        return all(CUDA[sm].int4 for sm in self.sms)
+
+    @property
+    def fp8(self) -> bool:
+        return all(CUDA[sm].fp8 for sm in self.sms)
+
+
+def _series(prefix: str, part: str, sm: int, *models: str) -> Iterator[Gpu]:
+    for model in models:
+        yield Gpu(f"{prefix}-{model.lower().replace(' ', '-')}", f"{part} {model}", (sm,))
+
+
+# Compute capabilities: NVIDIA's page "CUDA GPU Compute Capability". Thor's is 11.0 since CUDA 13 (10.1 before).
+GPUS = {gpu.name: gpu for gpu in (
+    Gpu("rtx-any", "any RTX GPU since Ampere", (80, 86, 89, 120, 121)),
+    *_series("geforce-rtx", "GeForce RTX", 75, "2060", "2070", "2080", "2080 Ti"),
+    *_series("geforce-rtx", "GeForce RTX", 86, "3050", "3060", "3060 Ti", "3070", "3070 Ti", "3080", "3080 Ti", "3090",
+             "3090 Ti"),
+    *_series("geforce-rtx", "GeForce RTX", 89, "4050", "4060", "4060 Ti", "4070", "4070 Ti", "4080", "4090"),
+    *_series("geforce-rtx", "GeForce RTX", 120, "5050", "5060", "5060 Ti", "5070", "5070 Ti", "5080", "5090"),
+    Gpu("rtx-a6000", "RTX A6000", (86,)), Gpu("rtx-6000-ada", "RTX 6000 Ada", (89,)),
+    Gpu("rtx-pro-6000-blackwell", "RTX PRO 6000 Blackwell", (120,)),
+    Gpu("a100", "A100", (80,)), Gpu("a10", "A10", (86,)), Gpu("a40", "A40", (86,)), Gpu("l4", "L4", (89,)),
+    Gpu("l40", "L40", (89,)), Gpu("l40s", "L40S", (89,)), Gpu("h100", "H100", (90,)),
+    Gpu("dgx-spark", "DGX Spark (GB10)", (121,)),
+    Gpu("jetson-orin-nano", "Jetson Orin Nano", (87,)), Gpu("jetson-orin-nx", "Jetson Orin NX", (87,)),
+    Gpu("jetson-agx-orin", "Jetson AGX Orin", (87,)), Gpu("jetson-agx-thor", "Jetson AGX Thor", (110,)),
+)}
+
+CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS}
 
 
 def chip(name: str) -> Chip:
@@ -156,6 +255,7 @@ def chip(name: str) -> Chip:
     found = CHIPS.get(name)
     if found is not None:
         return found
-    near = difflib.get_close_matches(name.lower().replace(" ", "-").replace("_", "-"), CHIPS, 1)
+    spelled = name.lower().replace(" ", "-").replace("_", "-")
+    near = [n for n in CHIPS if n.endswith(f"-{spelled}")] or difflib.get_close_matches(spelled, CHIPS, 1)
     raise RecipeError(f"target.chip: no chip {name!r}",
                       f"did you mean {near[0]!r}?" if near else f"known chips: {', '.join(CHIPS)}")

@@ -14,4 +14,4 @@ if [ "$(cat .venv/.edgeforge 2>/dev/null || true)" != "$wanted" ]; then
   .venv/bin/python -m pip check
   echo "$wanted" > .venv/.edgeforge
 fi
-.venv/bin/python scripts/fetch_smollm2.py models/smollm2-135m-instruct
+.venv/bin/python scripts/fetch_models.py smollm2-135m-instruct

@@ -120,7 +120,7 @@ def test_4_bit_weights_on_an_old_chip_are_refused_from_the_recipe_alone(tmp_path
     """C37; the line is that of the key, and the change is one that works."""
     made = _recipe(tmp_path, target={"chip": chip}, quantize={"weights": 4})
     report = check.examine(made)
-    arch = targets.chip(chip).dsp_arch
+    arch = targets.SNAPDRAGONS[chip].dsp_arch
     said = _said(report.findings)
     assert said == [f"{tmp_path}/r.yaml:6: quantize.weights: 4-bit weights beside 16-bit activations; {chip} "
                     f"(Hexagon v{arch}) takes 8 or 16, v73 and later take 4 too"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeforge import recipe
+from edgeforge import recipe, scope
 from edgeforge.errors import EXIT_USAGE, RecipeError
 
 MINIMAL = """
@@ -38,8 +38,8 @@ def test_a_minimal_recipe_has_every_default(tmp_path: Path) -> None:
 def test_the_best_reads_more_text_unless_told(tmp_path: Path) -> None:
     best = MINIMAL + "quantize: {quality: best}\n"
     assert _load(tmp_path, MINIMAL).calibrate.windows == 16
-    assert _load(tmp_path, best).calibrate.windows == recipe.BEST_WINDOWS
-    assert _load(tmp_path, best + "calibrate: {tokens: 64}\n").calibrate.windows == recipe.BEST_WINDOWS
+    assert _load(tmp_path, best).calibrate.windows == scope.BEST_WINDOWS
+    assert _load(tmp_path, best + "calibrate: {tokens: 64}\n").calibrate.windows == scope.BEST_WINDOWS
     assert _load(tmp_path, best + "calibrate: {windows: 4}\n").calibrate.windows == 4
     graph = MINIMAL.replace("models/smollm2", "{onnx: a.onnx, calibration: a.npz}")
     assert _load(tmp_path, graph + "quantize: {quality: best}\n").calibrate.windows == 16
@@ -191,7 +191,7 @@ split: [1]
 @pytest.mark.parametrize(("section", "said"), [
     ("quantize: {weights: true}", "4: quantize.weights: takes one of 4, 8 or 16 (got true)"),
     ("quantize: {weights: '8'}", "4: quantize.weights: takes one of 4, 8 or 16 (got '8')"),
-    ("quantize: {activations: 8}", "4: quantize.activations: takes 16 (got 8)"),
+    ("quantize: {activations: 4}", "4: quantize.activations: takes one of 8 or 16 (got 4)"),
     ("quantize:\n  transforms:\n  - rotate\n  - twist", "7: quantize.transforms.1: takes one of 'rotate', "),
     ("quantize: {transforms: rotate}", "4: quantize.transforms: takes a list (got 'rotate')"),
     ("split: {part_bytes: 1e3}", "4: split.part_bytes: takes a whole number (got 1000.0)"),

@@ -15,7 +15,7 @@ from edgeforge.errors import RecipeError
 
 sys.path.insert(0, str(Path(__file__).parent / "backends" / "qnn"))
 
-NUMBERS = {chip.soc_model: chip for chip in targets.CHIPS.values()}
+NUMBERS = {chip.soc_model: chip for chip in targets.SNAPDRAGONS.values()}
 
 
 def test_the_generations_differ_where_the_public_reports_say() -> None:
@@ -31,7 +31,7 @@ def test_the_generations_differ_where_the_public_reports_say() -> None:
 
 
 def test_chips_of_one_number_are_one_silicon() -> None:
-    for chip in targets.CHIPS.values():
+    for chip in targets.SNAPDRAGONS.values():
         same = NUMBERS[chip.soc_model]
         assert (chip.part, chip.dsp_arch, chip.vtcm_mb) == (same.part, same.dsp_arch, same.vtcm_mb)
 
@@ -50,6 +50,29 @@ def test_a_binary_for_the_chip_has_its_architecture(number: int, tmp_path: Path)
     info = compile_part(job, 120).info
     assert (info.soc_model, info.dsp_arch) == (number, chip.dsp_arch)
     assert info.graphs[0].vtcm_bytes == chip.vtcm_mb << 20
+
+
+def test_every_gpu_has_a_capability_of_the_table() -> None:
+    """NVIDIA's page of CUDA GPU compute capabilities, a name of each row; TensorRT for RTX crosses to no Jetson and no
+    Hopper (tried: its ComputeCapability has SM75, 80, 86, 89, 120 and 121)."""
+    wanted = {"geforce-rtx-2080-ti": 75, "a100": 80, "geforce-rtx-3090": 86, "a10": 86, "jetson-agx-orin": 87,
+              "geforce-rtx-4090": 89, "l4": 89, "h100": 90, "jetson-agx-thor": 110, "geforce-rtx-5090": 120,
+              "dgx-spark": 121}
+    assert {name: targets.GPUS[name].sms for name in wanted} == {name: (sm,) for name, sm in wanted.items()}
+    assert {sm for gpu in targets.GPUS.values() for sm in gpu.sms} == set(targets.CUDA)
+    assert {gpu.name for gpu in targets.GPUS.values() if not gpu.cross} == {
+        "h100", "jetson-orin-nano", "jetson-orin-nx", "jetson-agx-orin", "jetson-agx-thor"}
+    assert {sm for sm, cuda in targets.CUDA.items() if not cuda.int4} == {75}
+    assert {sm for sm, cuda in targets.CUDA.items() if not cuda.fp8} == {75, 80, 86, 87}
+    everywhere = targets.GPUS["rtx-any"]
+    assert (everywhere.cross, everywhere.int4, everywhere.fp8) == (True, True, False)
+
+
+@pytest.mark.parametrize("name", ["rtx 4090", "GeForce RTX 4090", "geforce_rtx_4090"])
+def test_a_gpu_is_found_however_it_is_written(name: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        targets.chip(name)
+    assert caught.value.hint == "did you mean 'geforce-rtx-4090'?"
 
 
 @pytest.mark.parametrize("name", ["SNAPDRAGON-8-GEN-3", "Snapdragon 8 Gen 3", "snapdragon_8_gen_3", "snapdragon-8gen3"])

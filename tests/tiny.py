@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 import transformers
 from edgeforge_runtime import manifest as m
+from edgeforge_runtime.rope import Tables
 from edgeforge_runtime.session import Session
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
@@ -42,6 +43,9 @@ _BASE: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+_YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
+_TWO_ROPES = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+              "full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
@@ -65,6 +69,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0]}),
     "olmo2": ("Olmo2Config", {}),
     "gemma2": ("Gemma2Config", {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": CONTEXT}),
+    "gemma3": ("Gemma3TextConfig", {
+        "head_dim": 16, "query_pre_attn_scalar": 20, "sliding_window": CONTEXT, "num_hidden_layers": 3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "rope_parameters": _TWO_ROPES}),
+    "olmo3": ("Olmo3Config", {
+        "sliding_window": CONTEXT, "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": _TWO_ROPES | {"full_attention": _YARN}}),
 }
 """name: (transformers' config class, what differs from _BASE)"""
 
@@ -105,7 +115,7 @@ class Adapted:
 
     model: ir.Model
     decoder: shape.Decoder
-    tables: tuple[Floats, Floats]
+    tables: Tables
     expected: Floats
     parameters: frozenset[str]
 
@@ -136,7 +146,7 @@ def write(folder: Path, made: Adapted, graph: ir.Model, context: int = CONTEXT, 
 
 def manifest(folder: Path, made: Adapted, target: m.Target, context: int = CONTEXT) -> None:
     """manifest.json and the RoPE tables of an artifact."""
-    artifact.save_rope(folder, *made.tables)
+    artifact.save_rope(folder, made.tables)
     artifact.save_decoder(folder, made.decoder)
     profile = made.decoder.profile
     described = m.Model("tiny", made.decoder.layers, made.decoder.vocab, context, (2,), 1, 0, profile.masked,

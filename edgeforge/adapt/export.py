@@ -29,15 +29,17 @@ _EXAMPLE_AR, _EXAMPLE_PAST = 16, 48
 def export(module: DecoderGraph, shape: Decoder) -> ir.Model:
     """Exports module with symbolic AR and past; every parameter keeps its module path.
 
-    Inputs and outputs follow the graph contract: input_ids, attention_mask, position_ids_cos/_sin,
-    past_key_{i}_in, past_value_{i}_in -> logits, past_key_{i}_out, past_value_{i}_out.
+    Inputs and outputs follow the graph contract: input_ids, attention_mask, position_ids_cos/_sin (and
+    swa_position_ids_cos/_sin where sliding layers have a table of their own), past_key_{i}_in, past_value_{i}_in
+    -> logits, past_key_{i}_out, past_value_{i}_out.
     """
     args = shape.example(_EXAMPLE_AR, _EXAMPLE_PAST)
     _refuse_positions(module, args, shape.model_type)
     dynamic = torch.export.Dim.DYNAMIC
     past_axes = tuple({axis: dynamic} for _ in range(shape.layers)
                       for axis in (shape.profile.key_axis, shape.profile.value_axis))
-    axes = ({1: dynamic}, {2: dynamic, 3: dynamic}, {2: dynamic}, {2: dynamic}, past_axes)
+    cos, sin, *swa = ({2: dynamic} for _ in shape.rotary_names())
+    axes = ({1: dynamic}, {2: dynamic, 3: dynamic}, cos, sin, (*swa, *past_axes))
     try:
         with torch.no_grad(), _quiet():
             program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from edgeforge_runtime.manifest import COS, SIN, SWA_COS, SWA_SIN
+
 from edgeforge.errors import UnsupportedError
 from edgeforge.targets import Profile
 
@@ -34,6 +36,8 @@ class Decoder:
     rotary: int
     """rotated dimensions per head (all of head_dim, or fewer with partial rotary)"""
     profile: Profile
+    windowed_rope: bool = False
+    """layers with sliding attention rotate by a table of their own"""
 
     def key(self, past: int) -> tuple[int, int, int, int]:
         if self.profile.transposed_keys:
@@ -45,8 +49,12 @@ class Decoder:
             return (self.kv_heads, 1, past, self.head_dim)
         return (1, self.kv_heads, past, self.head_dim)
 
+    def rotary_names(self) -> list[str]:
+        """The inputs that are rows of a rotary table; the second pair is the sliding layers'."""
+        return [COS, SIN, SWA_COS, SWA_SIN] if self.windowed_rope else [COS, SIN]
+
     def input_names(self) -> list[str]:
-        return ["input_ids", "attention_mask", "position_ids_cos", "position_ids_sin",
+        return ["input_ids", "attention_mask", *self.rotary_names(),
                 *(f"past_{kind}_{i}_in" for i in range(self.layers) for kind in ("key", "value"))]
 
     def output_names(self) -> list[str]:
@@ -57,8 +65,7 @@ class Decoder:
         past = cl - ar
         rows: dict[str, tuple[int, ...]] = {
             "input_ids": (1, ar), "attention_mask": (1, 1, ar, cl),
-            "position_ids_cos": (1, 1, ar, self.rotary // 2), "position_ids_sin": (1, 1, ar, self.rotary // 2),
-            "logits": (1, ar, self.vocab)}
+            **dict.fromkeys(self.rotary_names(), (1, 1, ar, self.rotary // 2)), "logits": (1, ar, self.vocab)}
         for i in range(self.layers):
             rows |= {f"past_key_{i}_in": self.key(past), f"past_value_{i}_in": self.value(past),
                      f"past_key_{i}_out": self.key(ar), f"past_value_{i}_out": self.value(ar)}
@@ -84,14 +91,35 @@ def decoder(config: Any, profile: Profile, context: int) -> Decoder:
     if heads is None:
         raise UnsupportedError(f"{kind}: config has no num_attention_heads", "only text decoders are supported")
     _refuse_impossible_numbers(kind, config)
-    rope = _rope(kind, config)
+    rotated = _rotated_part(kind, config)
     _refuse_experts(kind, config)
     _refuse_short_windows(kind, config, context)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     _refuse_uneven_heads(kind, config, heads, kv_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return Decoder(kind, config.num_hidden_layers, heads, kv_heads, head_dim, config.hidden_size, config.vocab_size,
-                   int(head_dim * rope.get("partial_rotary_factor", 1.0)), profile)
+                   int(head_dim * rotated), profile, len(rotary_inputs(config)) > 1)
+
+
+def rotary_inputs(config: Any) -> dict[str, tuple[str, str]]:
+    """The inputs with cos and sin, by the type of the layers that rotate by them ("" where all rotate alike), in
+    the order of the graph's inputs.
+
+    Where there are two tables, those of full attention bear the plain names: Genie knows the other pair by its
+    prefix, which is the one that Qualcomm's own Gemma graphs have.
+    """
+    types = list(rope_tables(config))
+    if len(types) == 1:
+        return {types[0]: (COS, SIN)}
+    return {kind: (SWA_COS, SWA_SIN) if kind == _SLIDING else (COS, SIN) for kind in types}
+
+
+def rope_tables(config: Any) -> dict[str, Any]:
+    """RoPE parameters by layer type, of the types that there are; "" for all where they are not told apart."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict) or not any(isinstance(entry, dict) for entry in rope.values()):
+        return {"": rope}
+    return {kind: rope.get(kind) for kind in sorted(set(getattr(config, "layer_types", None) or rope))}
 
 
 def as_config(raw: Mapping[str, Any]) -> SimpleNamespace:
@@ -112,18 +140,27 @@ def as_config(raw: Mapping[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**config)
 
 
-def _rope(kind: str, config: Any) -> dict[str, Any]:
-    rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict):
-        raise UnsupportedError(f"{kind}: config has no rope_parameters",
-                               "decoder-only models with rotary positions are supported")
-    if any(isinstance(entry, dict) for entry in rope.values()):
-        raise UnsupportedError(f"{kind}: rotates layers of different types by different tables ({', '.join(rope)})",
-                               "one RoPE table for all layers is supported")
-    theta = rope.get("rope_theta")
-    if theta is not None and not (_at_least_zero(theta) and theta):
-        raise UnsupportedError(f"{kind}: config has rope_theta: {theta!r}"[:_LONGEST], "a number above 0 is read")
-    return rope
+def _rotated_part(kind: str, config: Any) -> float:
+    """How much of a head is rotated: 1, or less with partial rotary."""
+    tables, parts = rope_tables(config), set[float]()
+    for layers, rope in tables.items():
+        of = f" for layers of type {layers}" if layers else ""
+        if not isinstance(rope, dict):
+            raise UnsupportedError(f"{kind}: config has no rope_parameters{of}",
+                                   "decoder-only models with rotary positions are supported")
+        theta = rope.get("rope_theta")
+        if theta is not None and not (_at_least_zero(theta) and theta):
+            raise UnsupportedError(f"{kind}: config has rope_theta: {theta!r}{of}"[:_LONGEST],
+                                   "a number above 0 is read")
+        part = rope.get("partial_rotary_factor", 1.0)
+        if type(part) not in (int, float) or not 0 < part <= 1:
+            raise UnsupportedError(f"{kind}: config has partial_rotary_factor: {part!r}{of}"[:_LONGEST],
+                                   "a number above 0, up to 1, is read")
+        parts.add(part)
+    if len(parts) > 1 or len(tables) > 2:
+        raise UnsupportedError(f"{kind}: layers of {len(tables)} types rotate {sorted(parts)} of a head"[:_LONGEST],
+                               "two RoPE tables of one width are supported: full and sliding attention")
+    return parts.pop()
 
 
 def _refuse_impossible_numbers(kind: str, config: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -39,11 +39,12 @@ class Backend(Protocol):
         """What stands against a build for this chip, before any work: formats, limits, missing tools."""
         ...
 
-    def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
-        """Compiles every part of a split artifact into out; placement and numbers come back as checks."""
+    def compile(self, build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
+        """Compiles what the stages before made (their artifacts by name) into out; placement and numbers come back
+        as checks."""
         ...
 
-    def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
+    def bundle(self, build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
         """Puts the compiled files and the vendor's own configs into a bundle; returns what can run them here."""
         ...
 

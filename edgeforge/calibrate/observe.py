@@ -129,12 +129,13 @@ class TappedExecutor:
 
 
 class ObservingExecutor(TappedExecutor):
-    """A graph whose calls widen ranges by what every activation holds, and count what goes into the caches."""
+    """A graph whose calls widen ranges by what every activation holds, and count what chosen ones hold."""
 
-    def __init__(self, model: ir.Model, ranges: Ranges, folder: Path, threads: int) -> None:
+    def __init__(self, model: ir.Model, ranges: Ranges, folder: Path, threads: int, counted: Collection[str] = (),
+                 ) -> None:
         self._names = instrument(model)
         self._ranges = ranges
-        self.histograms = {str(v.name): Histogram() for v in model.graph.outputs if str(v.name).startswith("past_")}
+        self.histograms = {name: Histogram() for name in counted}
         super().__init__(model, self.histograms, self._count, folder, threads)
 
     def _count(self, name: str, array: npt.NDArray[np.float32]) -> None:

@@ -20,8 +20,9 @@ from edgeforge.checkpoint.opened import Checkpoint, TensorInfo
 from edgeforge.checkpoint.words import names
 from edgeforge.errors import CheckpointError, UnsupportedError
 
-ARCHITECTURES = ("gemma2", "llama", "phi3", "qwen2", "qwen3")
-"""model_type and GGUF architecture in one; each is tested against the same weights in a HuggingFace folder"""
+ARCHITECTURES = {"gemma2": "gemma2", "gemma3": "gemma3_text", "llama": "llama", "phi3": "phi3", "qwen2": "qwen2",
+                 "qwen3": "qwen3"}
+"""GGUF architectures and their model_type; each is tested against the same weights in a HuggingFace folder"""
 # https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, "LLM": key below the architecture's -> config.json's
 _KEYS = {
     "context_length": "max_position_embeddings", "block_count": "num_hidden_layers",
@@ -45,7 +46,9 @@ _NEEDED = ("context_length", "block_count", "embedding_length", "feed_forward_le
            "attention.layer_norm_rms_epsilon")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _FOLDER_HINT = "give the HuggingFace folder that the file was made of"
-_GEMMA2_27B_LAYERS = 46
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+_THETA = 10000.0
+"""llama.cpp's, where a file states none; for Gemma 3's sliding layers none does"""
 
 
 def open_gguf(file: Path) -> Checkpoint:
@@ -115,7 +118,7 @@ def _config(file: Path, architecture: str, metadata: Mapping[str, Any], tensors:
         own = {k: v for k, v in own.items() if k not in _SCALING_ONLY}
     if unread := [f"{architecture}.{k}: {v}" for k, v in own.items() if k not in _KEYS and k not in _DERIVED]:
         raise UnsupportedError(f"{file} has keys that EdgeForge does not read: {names(unread)}", _FOLDER_HINT)
-    config = {"model_type": architecture} | {_KEYS[k]: v for k, v in own.items() if k in _KEYS}
+    config = {"model_type": ARCHITECTURES[architecture]} | {_KEYS[k]: v for k, v in own.items() if k in _KEYS}
     config |= {name: metadata.get(key) for key, name in _IDS.items()}
     config.setdefault("vocab_size", metadata.get("tokenizer.ggml.tokens"))
     config["tie_word_embeddings"] = "output.weight" not in tensors
@@ -125,8 +128,12 @@ def _config(file: Path, architecture: str, metadata: Mapping[str, Any], tensors:
                               "download it again")
     if architecture == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
-    if architecture == "gemma2":  # llama.cpp, too, knows the 27B by its depth
-        whole = config["num_hidden_layers"] == _GEMMA2_27B_LAYERS
+    if architecture == "gemma3":
+        config["rope_parameters"] = {
+            "full_attention": {"rope_type": "default", "rope_theta": config.pop("rope_theta", _THETA)},
+            "sliding_attention": {"rope_type": "default", "rope_theta": _THETA}}
+    if architecture in _GEMMA_27B_LAYERS:  # llama.cpp, too, knows the 27B by its depth
+        whole = config["num_hidden_layers"] == _GEMMA_27B_LAYERS[architecture]
         config["query_pre_attn_scalar"] = (
             config["hidden_size"] // config["num_attention_heads"] if whole else config["head_dim"])
     return config

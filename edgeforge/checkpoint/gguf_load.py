@@ -48,9 +48,12 @@ def no_bar() -> Iterator[None]:
 
 
 def stops(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that end an answer: the declared one first, then those known by their text."""
+    """The tokens that end an answer: the declared one first, then the special ones known by their text.
+
+    Not every token of such a text is one: Gemma's vocabulary has HTML's </s>.
+    """
     found = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    by_text = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
+    by_text = {str(token): number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return list(dict.fromkeys([*found, *(by_text[s] for s in _STOPS if s in by_text)]))
 
 

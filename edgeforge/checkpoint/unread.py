@@ -51,12 +51,16 @@ def check_config(checkpoint: Checkpoint) -> Any:
         rope = _note_rope(config)
         _run_without_weights(checkpoint, config)
     if rope:
-        config.rope_parameters = dict(rope)
+        made = {layers: dict(one) for layers, one in rope.items()}
+        config.rope_parameters = made.get("", {**config.rope_parameters, **made})
     unread = _unread(checkpoint.config, config, reads)
-    unread += [f"rope_parameters.{k}: {v}"[:_MOST] for k, v in rope.items() if k not in rope.read and v is not None]
-    theta = checkpoint.config.get("rope_theta")
-    if rope and theta is not None and rope["rope_theta"] != theta:
-        unread.append(f"rope_theta: {theta}"[:_MOST])
+    for layers, one in rope.items():
+        path = f"rope_parameters.{layers}." if layers else "rope_parameters."
+        unread += [f"{path}{k}: {v}"[:_MOST] for k, v in one.items() if k not in one.read and v is not None]
+        key = "rope_local_base_freq" if layers == "sliding_attention" else "rope_theta"
+        theta = checkpoint.config.get(key)
+        if theta is not None and one["rope_theta"] != theta:
+            unread.append(f"{key}: {theta}"[:_MOST])
     if unread:
         raise CheckpointError(
             f"{checkpoint.source}: {type(config).__name__.removesuffix('Config')} in transformers reads none of these "
@@ -145,14 +149,16 @@ class _NotedDict(dict[str, Any]):
         return super().get(key, default)
 
 
-def _note_rope(config: Any) -> _NotedDict:
-    """Puts a noting dict in the place of RoPE's parameters; empty where they are nested by layer type."""
+def _note_rope(config: Any) -> dict[str, _NotedDict]:
+    """Puts noting dicts in the place of RoPE's parameters: by layer type, or "" where they are those of all layers."""
     rope = config.rope_parameters if hasattr(config, "rope_parameters") else None
-    if not isinstance(rope, dict) or any(isinstance(v, dict) for v in rope.values()):
-        return _NotedDict()
-    noted = _NotedDict(rope)
-    noted.read |= {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
-    config.rope_parameters = noted
+    if not isinstance(rope, dict) or not rope:
+        return {}
+    nested = any(isinstance(v, dict) for v in rope.values())
+    noted = {k: _NotedDict(v) for k, v in (rope if nested else {"": rope}).items() if isinstance(v, dict)}
+    for one in noted.values():
+        one.read |= {"type", "rope_type", "rope_theta", "partial_rotary_factor"}
+    config.rope_parameters = {**rope, **noted} if nested else noted[""]
     return noted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -60,8 +61,9 @@ def _show(health: rooms.Health) -> None:
     actions = [f.name for f in dataclasses.fields(Abilities)]
     for name in ("chip", *actions):
         chips.add_column(name, header_style="bold")
-    for name, able in health.chips.items():
-        chips.add_row(name, *("no" if getattr(able, a) else "yes" for a in actions))
+    for names, able in _alike(health.chips):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        chips.add_row(names[0] + more, *("no" if getattr(able, a) else "yes" for a in actions))
     OUT.print(tools, chips)
     reasons = {f"{a}: {why}" for able in health.chips.values() for a in actions if (why := getattr(able, a))}
     for reason in sorted(reasons):
@@ -76,6 +78,18 @@ def _show(health: rooms.Health) -> None:
             OUT.print(f"    {escape(fix)}", highlight=False, soft_wrap=True)
     if not health.problems:
         OUT.print("no problems found")
+
+
+def _alike(chips: Mapping[str, Abilities]) -> list[tuple[list[str], Abilities]]:
+    """Chips that the same can be done for, together; `edgeforge targets` lists them all."""
+    found: list[tuple[list[str], Abilities]] = []
+    for name, able in chips.items():
+        together = next((names for names, other in found if other == able), None)
+        if together is None:
+            found.append(([name], able))
+        else:
+            together.append(name)
+    return found
 
 
 def _gib(size: int) -> str:

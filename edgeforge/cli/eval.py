@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgeforge import recipe
+from edgeforge.cli import targets
 from edgeforge.cli.build import ALLOW_PICKLE
 from edgeforge.cli.console import ERR, OUT
 
@@ -29,6 +30,7 @@ def evaluate(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
     stage: Annotated[str, typer.Option(
         help="Whose model: adapt, optimize, transform, quantize, split or bundle.")] = "bundle",
+    on: Annotated[str, typer.Option(help=targets.ON)] = "cpu",
     text: Annotated[list[Path] | None, typer.Option(
         help="A text or .jsonl file to evaluate on, too; may be repeated.")] = None,
     windows: Annotated[int, typer.Option(min=1, help="Pieces of text of each domain, at most.")] = 8,
@@ -39,7 +41,7 @@ def evaluate(
     """Measures a finished stage against the HuggingFace float model, with 95 % intervals; a row a domain."""
     from edgeforge.evaluation import run
 
-    request = run.Request(stage, tuple(text or ()), windows, task)
+    request = run.Request(stage, on, tuple(text or ()), windows, task)
     with ERR.status("") as status:
         found = run.evaluate(recipe.load(path), request, lambda said: status.update(escape(said)), allow_pickle)
     if as_json:
@@ -62,6 +64,8 @@ def _show(found: Evaluation) -> None:
                   soft_wrap=True)
     OUT.print("[dim]below a figure: its 95 % interval. not held: calibration has no text of this kind. "
               "worst token: dB, window:token[/dim]", highlight=False, soft_wrap=True)
+    if found.caution:
+        OUT.print(f"[dim]{escape(found.on)}: {escape(found.caution)}[/dim]", highlight=False, soft_wrap=True)
     if (task := found.task) is not None:
         OUT.print(f"{escape(task.name)}, {task.items} items: {_line(task.reference)} right with the float model, "
                   f"{_line(task.actual)} with {found.stage}: {_line(task.difference, '+.3f')}",

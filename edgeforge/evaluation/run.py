@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from edgeforge_runtime.errors import RunError
-from edgeforge_runtime.manifest import LOGITS, Manifest
+from edgeforge_runtime.manifest import LOGITS, Manifest, Target
 from edgeforge_runtime.session import Session
 
-from edgeforge import checkpoint
+from edgeforge import backends, checkpoint
 from edgeforge.calibrate.windows import gate_windows
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.evaluation import artifacts, bootstrap, logits, tasks, texts
 from edgeforge.evaluation.artifacts import Finished
 from edgeforge.evaluation.bootstrap import Estimate
@@ -34,9 +34,11 @@ _TOKENS = 512
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate: a stage's artifact, on the built-in domains and files, windows of each; and on a task."""
+    """What to evaluate: one target of a stage's artifact, on the built-in domains and files, windows of each; and on a
+    task."""
 
     stage: str = "bundle"
+    on: str = "cpu"
     files: tuple[Path, ...] = ()
     windows: int = 8
     task: str | None = None
@@ -68,24 +70,28 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The artifact, and what was measured on it. empty: domains without a window that the build has not seen."""
+    """The artifact, and what was measured on it. empty: domains without a window that the build has not seen. caution:
+    what to know of a target that is no CPU."""
 
     stage: str
+    on: str
     folder: Path
     rows: tuple[Row, ...]
     empty: tuple[str, ...]
     task: Task | None
+    caution: str
 
 
 def evaluate(recipe: Recipe, request: Request, say: Callable[[str], None], allow_pickle: bool = False) -> Evaluation:
     """Measures a finished stage of the recipe.
 
     Raises:
-        RecipeError: no such stage or task; text that cannot be read, is too short or repeats calibration text.
+        RecipeError: no such stage, target or task; text that cannot be read, is too short or repeats calibration text.
         EdgeForgeError: the stage is not finished or cannot be run; a task's package is not installed.
     """
     items = tasks.load(request.task) if request.task is not None else []
     found = artifacts.find(recipe, request.stage, allow_pickle)
+    target = _target(found, request.on)
     job = found.build
     tokenizer = checkpoint.load_tokenizer(job.checkpoint)
     questions = [tasks.question(item, tokenizer, job.context) for item in items]
@@ -93,10 +99,19 @@ def evaluate(recipe: Recipe, request: Request, say: Callable[[str], None], allow
     rows = _text(recipe, request, found, tokenizer)
     say("loading the HuggingFace model")
     model = checkpoint.load_model(job.checkpoint)
-    with _opened(found) as session, torch_threads(job.threads):
+    with _opened(found, request.on, target) as session, torch_threads(job.threads):
         measured = tuple(_row(session, model, row, say) for row in rows if row.windows)
         task = _task(session, model, request.task, questions, say) if request.task is not None else None
-    return Evaluation(request.stage, found.folder, measured, tuple(row.name for row in rows if not row.windows), task)
+    empty = tuple(row.name for row in rows if not row.windows)
+    return Evaluation(request.stage, request.on, found.folder, measured, empty, task, backends.caution(target))
+
+
+def _target(found: Finished, on: str) -> Target:
+    known = Manifest.load(found.folder).targets
+    if on not in known:
+        raise RecipeError(f"--on {on}: what {found.stage} leaves has no such target",
+                          f"it has {', '.join(sorted(known))}")
+    return known[on]
 
 
 def _text(recipe: Recipe, request: Request, found: Finished, tokenizer: PreTrainedTokenizerBase) -> list[texts.Row]:
@@ -111,12 +126,11 @@ def _text(recipe: Recipe, request: Request, found: Finished, tokenizer: PreTrain
 
 
 @contextlib.contextmanager
-def _opened(found: Finished) -> Iterator[Session]:
+def _opened(found: Finished, on: str, target: Target) -> Iterator[Session]:
     """A session; a quantized model is run as it is written, without the runtime's own rewrites."""
     try:
-        graph = Manifest.load(found.folder).targets["cpu"].graphs[0]
-        exact = graph.boundary()[1][LOGITS].scale is not None
-        with Session.open(found.folder, threads=found.build.threads, exact=exact) as session:
+        exact = target.graphs[0].boundary()[1][LOGITS].scale is not None
+        with Session.open(found.folder, on, threads=found.build.threads, exact=exact) as session:
             yield session
     except RunError as error:
         raise EdgeForgeError(f"{found.stage}: {error}", "the runtime could not run this stage's model") from error
@@ -175,5 +189,5 @@ def plain(found: Evaluation) -> dict[str, Any]:
     task = found.task and {
         "name": found.task.name, "items": found.task.items, "reference": figure(found.task.reference),
         "actual": figure(found.task.actual), "difference": figure(found.task.difference)}
-    return {"stage": found.stage, "artifact": str(found.folder), "level": bootstrap.LEVEL, "domains": rows,
-            "empty": list(found.empty), "task": task}
+    return {"stage": found.stage, "on": found.on, "caution": found.caution, "artifact": str(found.folder),
+            "level": bootstrap.LEVEL, "domains": rows, "empty": list(found.empty), "task": task}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from edgeforge_runtime.manifest import COS, SIN, past_layer
+from edgeforge_runtime.manifest import COS, SIN, SWA_COS, SWA_SIN, past_layer
 
 from edgeforge import encodings
 from edgeforge.encodings import Encoding, Table, reals
@@ -19,7 +19,8 @@ from edgeforge.quantize.weights.grid import per_channel
 
 Range = tuple[float, float]
 
-_ROPE_ROWS = (COS, SIN)
+_ROPE_ROWS = {name: pair for pair in ((COS, SIN), (SWA_COS, SWA_SIN)) for name in pair}
+"""graph inputs that are rows of a table, and the table's pair"""
 
 HEADROOM = 1.2
 """observed ranges grow by this. Text never seen goes further than text seen: with ranges of 4k tokens and no
@@ -161,7 +162,7 @@ def _turned(group: list[ir.Value], ranges: Mapping[str, Range]) -> Range | None:
             continue
         for x, row in (node.inputs, reversed(node.inputs)):
             if x is not None and row is not None and row.is_graph_input() and str(row.name) in _ROPE_ROWS:
-                peak = _peak(_union([_origin(x)], ranges)) * max(_peak(ranges[name]) for name in _ROPE_ROWS)
+                peak = _peak(_union([origin(x)], ranges)) * max(_peak(ranges[n]) for n in _ROPE_ROWS[str(row.name)])
                 return -peak, peak
     return None
 
@@ -170,7 +171,7 @@ def _peak(seen: Range) -> float:
     return max(-seen[0], seen[1])
 
 
-def _origin(value: ir.Value) -> ir.Value:
+def origin(value: ir.Value) -> ir.Value:
     """The value that moves have made value from."""
     while (node := value.producer()) is not None and roles.moves(node) and node.inputs[0] is not None:
         value = node.inputs[0]

@@ -39,8 +39,11 @@ class Choice:
         return self.stored[1] - self.stored[0]
 
 
-def stored_bits(inputs: int, outputs: int, bits: int, block: int | None) -> int:
-    """Bits of a weight's codes and steps as shipped: a float32 an output, 4 bits a block's whole number."""
+def stored_bits(inputs: int, outputs: int, bits: int, block: int | None, half: bool) -> int:
+    """Bits of a weight's codes and steps as shipped: a float32 an output, 4 bits a block's whole number; a float16 an
+    output or block where steps are half."""
+    if half:
+        return inputs * outputs * bits + 16 * (inputs // block if block else 1) * outputs
     return inputs * outputs * bits + 32 * outputs + (4 * (inputs // block) * outputs if block else 0)
 
 

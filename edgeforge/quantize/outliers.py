@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize.parameters import get, matrix, parameter, put, put_matrix
+from edgeforge.quantize.parameters import get, projection, put
 
 _ALIGN = 64
 """channels are added in this number: whole vectors for HTP, whole blocks for block-wise weights"""
@@ -29,6 +29,7 @@ range that hugged them would clip; a range of some outlier's size leaves them th
 _WORTH = 4.0
 """times that the range must shrink; less than two bits is not worth wider weights"""
 
+_PROJECTIONS = "Conv", "MatMul"
 _POINTWISE = {"Transpose", "Sigmoid", "Tanh", "Gelu", "Relu", "Swish", "Mul"}
 
 
@@ -48,7 +49,7 @@ class Mlp:
 
 def watched(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
     """The products of all gated MLPs, with the axis by which their peaks are wanted."""
-    return {str(mlp.product.name): (3,) for mlp in mlps(graph)}
+    return {str(mlp.product.name): (len(edit.known_dims(mlp.product)) - 1,) for mlp in mlps(graph)}
 
 
 def split(model: ir.Model, peaks: Mapping[str, npt.NDArray[np.floating]]) -> list[str]:
@@ -79,8 +80,8 @@ def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
 def mlps(graph: ir.Graph) -> Iterator[Mlp]:
     """The gated MLPs whose inner values nothing else reads."""
     for node in graph:
-        product = edit.producer(_through(node.inputs[0]), "Mul") if node.op_type == "Conv" else None
-        if product is not None and len(product.outputs[0].shape or ()) == 4:
+        product = edit.producer(_through(node.inputs[0]), "Mul") if _projects(node) else None
+        if product is not None and len(product.outputs[0].shape or ()) == (4 if node.op_type == "Conv" else 3):
             found = _mlp(product, node)
             if found is not None:
                 yield found
@@ -91,13 +92,21 @@ def _mlp(product: ir.Node, down: ir.Node) -> Mlp | None:
     values = _between(down.inputs[0])
     if values is None or not _private(values, down):
         return None
-    convolutions = [n for v in values if (n := edit.producer(v, "Conv")) is not None]
+    projections = [n for v in values if (n := edit.producer(v, *_PROJECTIONS)) is not None]
     for side in reversed(product.inputs):
-        up = edit.producer(_through(side), "Conv")
-        if up is not None and len(convolutions) == 2:
-            gate = next(n for n in convolutions if n is not up)
+        up = edit.producer(_through(side), *_PROJECTIONS)
+        if up is not None and len(projections) == 2:
+            gate = next(n for n in projections if n is not up)
             return Mlp(product.outputs[0], gate, up, down, tuple(values))
     return None
+
+
+def _projects(node: ir.Node) -> bool:
+    """Is it a product with a parameter?"""
+    if node.op_type == "Conv":
+        return True
+    weight = node.inputs[1] if node.op_type == "MatMul" else None
+    return weight is not None and (weight.is_initializer() or edit.producer(weight, "Transpose") is not None)
 
 
 def _through(value: ir.Value | None) -> ir.Value | None:
@@ -106,7 +115,7 @@ def _through(value: ir.Value | None) -> ir.Value | None:
 
 
 def _between(value: ir.Value | None) -> list[ir.Value] | None:
-    """Every value from value up to the convolutions it comes from; None when something else lies there."""
+    """Every value from value up to the projections it comes from; None when something else lies there."""
     found: list[ir.Value] = []
     todo = [value]
     while todo:
@@ -114,10 +123,10 @@ def _between(value: ir.Value | None) -> list[ir.Value] | None:
         node = edit.producer(here)
         if here is None or here in found or here.is_initializer():
             continue
-        if node is None or node.op_type not in {*_POINTWISE, "Conv"}:
+        if node is None or (node.op_type not in _POINTWISE and not _projects(node)):
             return None
         found.append(here)
-        if node.op_type != "Conv":
+        if not _projects(node):
             todo += node.inputs
     return found
 
@@ -133,14 +142,12 @@ def _widen(mlp: Mlp, copies: npt.NDArray[np.int64]) -> None:
     width = len(copies)
     # The copies stand behind the originals, so that the first channels keep their places.
     order = np.concatenate([np.arange(width), np.repeat(np.arange(width), copies - 1)])
-    for conv, share in ((mlp.gate, np.ones(width)), (mlp.up, 1 / copies)):
-        weight = parameter(conv, 1)
-        put_matrix(weight, (matrix(weight) * share[:, None])[order])
-        if len(conv.inputs) > 2:
-            bias = parameter(conv, 2)
-            put(bias, (get(bias) * share)[order])
-    weight = parameter(mlp.down, 1)
-    put_matrix(weight, matrix(weight)[:, order])
+    gate, up, down = (projection(node) for node in (mlp.gate, mlp.up, mlp.down))
+    for made, share in ((gate, np.ones(width)), (up, 1 / copies)):
+        made.put((made.matrix() * share[:, None])[order])
+        if made.bias is not None:
+            put(made.bias, (get(made.bias) * share)[order])
+    down.put(down.matrix()[:, order])
     for value in mlp.values:
         shape = edit.known_dims(value)
         if shape.count(width) != 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -11,6 +13,7 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 
 Matrix = npt.NDArray[np.float64]
+_FLAT = 2
 
 
 def parameter(node: ir.Node, index: int) -> ir.Value:
@@ -47,6 +50,49 @@ def matrix(value: ir.Value) -> Matrix:
 def put_matrix(value: ir.Value, array: Matrix) -> None:
     """Replaces a 1x1 convolution's weight by [outputs, inputs]."""
     put(value, array.reshape(*array.shape, *[1] * (get(value).ndim - 2)))
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A product with a parameter, y = W x + b, as 1x1 convolution or MatMul. turned: W lies [outputs, inputs]."""
+
+    weight: ir.Value
+    bias: ir.Value | None
+    turned: bool
+
+    def matrix(self) -> Matrix:
+        """W, [outputs, inputs]."""
+        if len(self.weight.shape or ()) > _FLAT:
+            return matrix(self.weight)
+        return get(self.weight) if self.turned else get(self.weight).T
+
+    def put(self, array: Matrix) -> None:
+        """Replaces W by [outputs, inputs]."""
+        if len(self.weight.shape or ()) > _FLAT:
+            put_matrix(self.weight, array)
+        else:
+            put(self.weight, array if self.turned else array.T)
+            for use in self.weight.uses() if self.turned else ():
+                edit.set_shape(use.node.outputs[0], [*reversed(array.shape)])
+
+
+def projection(node: ir.Node, add: ir.Node | None = None) -> Projection:
+    """node with its own parameters.
+
+    Args:
+        add: what adds a bias to a MatMul, if anything does.
+
+    Raises:
+        UnsupportedError: a parameter of it is shared, or is none.
+    """
+    if node.op_type == "Conv":
+        return Projection(parameter(node, 1), parameter(node, 2) if len(node.inputs) > 2 else None, True)
+    turn = edit.producer(node.inputs[1], "Transpose")
+    weight = parameter(node if turn is None else turn, 1 if turn is None else 0)
+    if turn is not None and len(list(turn.outputs[0].uses())) != 1:
+        raise UnsupportedError(f"{weight.name} is shared: rewriting it would change another layer")
+    bias = next((i for i, v in enumerate(add.inputs) if v is not None and v.is_initializer()), None) if add else None
+    return Projection(weight, parameter(add, bias) if add is not None and bias is not None else None, turn is not None)
 
 
 def scale_outputs(conv: ir.Node, factors: Matrix) -> None:

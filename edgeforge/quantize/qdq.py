@@ -15,17 +15,19 @@ from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign, roles
+from edgeforge.targets import Flow
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
           "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}
 _MIN_OPSET = 23
 
 
-def quantize(model: ir.Model, table: Table) -> ir.Model:
+def quantize(model: ir.Model, table: Table, flow: Flow = "codes") -> ir.Model:
     """Rewrites a float model (opset >= 23) into its QDQ form, in place; returns it.
 
     Graph inputs and outputs become integer, on the grids the table gives them. Biases become int32 on the
-    grid of their product (input scale x weight scale).
+    grid of their product (input scale x weight scale). Where float16 flows, the table need not cover the graph: what
+    it does not name stays as it is, and so do biases.
 
     Raises:
         EdgeForgeError: a value without encoding, an encoding without value, or an LPBQ weight off its grid of whole
@@ -34,9 +36,10 @@ def quantize(model: ir.Model, table: Table) -> ir.Model:
     graph = model.graph
     if graph.opset_imports.get("", 0) < _MIN_OPSET:
         raise EdgeForgeError(f"QDQ needs opset {_MIN_OPSET}, the graph has {graph.opset_imports.get('')}")
-    assign.coverage(graph, table)
+    if flow == "codes":
+        assign.coverage(graph, table)
     nodes = list(graph)
-    for node in nodes:
+    for node in nodes if flow == "codes" else ():
         if node.op_type in roles.BIASED and len(node.inputs) == 3 and node.inputs[2] is not None:
             _bias(graph, node, table)
     for value in [v for v in graph.initializers.values() if str(v.name) in table]:

@@ -1,6 +1,6 @@
 """How much work a quality buys: presets of the methods, each key open to the recipe.
 
-`best` is `balanced` on four times the text (recipe.BEST_WINDOWS), for what is short is not work on a weight but text:
+`best` is `balanced` on four times the text (scope.BEST_WINDOWS), for what is short is not work on a weight but text:
 SmolLM2-135M, W4 in blocks of 64, weights alone, KL on text of calibration's kinds and on a novel
 (scripts/bench/ptq.py): `balanced` 0.086 and 0.118 in 250 CPU seconds, `best` 0.064 and 0.112 in 680, each gap's
 interval without zero. On that text four refinements instead of one gave 0.062 and 0.115; not rotated, `balanced` gave

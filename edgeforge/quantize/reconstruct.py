@@ -23,6 +23,7 @@ from edgeforge import torch_ops
 from edgeforge.quantize.products import Product
 from edgeforge.quantize.walk import constants
 from edgeforge.quantize.weights.fit import Fitted
+from edgeforge.quantize.weights.grid import shipped
 
 STEPS = 48
 RATE, GAIN_RATE = 1e-3, 5e-4
@@ -93,8 +94,8 @@ class _Tuning:
 
     @torch.no_grad()
     def found(self) -> Tuned:
-        made = [dataclasses.replace(f, steps=dataclasses.replace(
-            f.steps, channel=f.steps.channel * self._steps[p].exp())) for p, f in self._block.fitted]
+        made = [dataclasses.replace(f, steps=shipped(dataclasses.replace(
+            f.steps, channel=f.steps.channel * self._steps[p].exp()))) for p, f in self._block.fitted]
         return made, {v: self._fixed[v] * g.exp() for v, g in self._gains.items()}
 
     def _loss(self, index: int) -> Tensor:

@@ -21,7 +21,8 @@ import onnx_ir as ir
 
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
-from edgeforge.quantize.parameters import Matrix, get, matrix, parameter, put, put_matrix
+from edgeforge.graph.untie import UntieEmbedding
+from edgeforge.quantize.parameters import Matrix, get, parameter, projection, put
 
 _HINT = "leave `rotate` out of quantize.transforms for this model"
 _VIEWS = ("Unsqueeze", "Squeeze", "Reshape")
@@ -60,21 +61,23 @@ def toward(q: Matrix, direction: Matrix | None) -> Matrix:
 class _Stream:
     """Who touches the residual stream."""
 
-    tables: list[ir.Value] = field(default_factory=list)
-    writers: list[ir.Node] = field(default_factory=list)
+    writers: list[tuple[ir.Node, ir.Node | None]] = field(default_factory=list)
+    """a projection, and what adds its bias when that is a node of its own"""
     readers: list[tuple[ir.Node, ir.Value]] = field(default_factory=list)
-    """a Conv and the gain of the norm in front of it"""
+    """a projection and the gain of the norm in front of it"""
     norms: list[ir.Node] = field(default_factory=list)
 
 
 def rotate(model: ir.Model, direction: Matrix | None = None) -> int:
-    """Rotates the residual stream of a conv1x1 decoder in place; returns its width.
+    """Rotates the residual stream of a decoder in place; returns its width.
+
+    A table that is the head's weight too gets a copy of its own.
 
     Args:
         direction: the stream's strongest direction, [width]; see `toward`.
 
     Raises:
-        UnsupportedError: something other than RMS norms, additions and 1x1 convolutions touches the stream
+        UnsupportedError: something other than RMS norms, additions and projections touches the stream
             (named): a norm behind the writer, a scaled embedding, a parameter with other readers.
     """
     gather = _embedding(model.graph)
@@ -82,20 +85,19 @@ def rotate(model: ir.Model, direction: Matrix | None = None) -> int:
     width = edit.known_dims(gather.outputs[0])[-1]
     if not isinstance(width, int):
         raise UnsupportedError("the embedding's width is open")
-    _own_parameters(stream)
+    UntieEmbedding()(model)
+    table = parameter(gather, 0)
+    writers = [projection(*nodes) for nodes in stream.writers]
+    readers = [(projection(node), gain) for node, gain in stream.readers]
     q = toward(orthogonal(width), direction)
-    for table in stream.tables:
-        put(table, get(table) @ q)
-    for node in stream.writers:
-        weight = parameter(node, 1)
-        put_matrix(weight, q.T @ matrix(weight))
-        if len(node.inputs) > 2:
-            bias = parameter(node, 2)
-            put(bias, q.T @ get(bias))
-    for node, gain in stream.readers:
-        weight = parameter(node, 1)
-        put_matrix(weight, matrix(weight) * get(gain) @ q)
-    for gain in {id(g): g for _, g in stream.readers}.values():
+    put(table, get(table) @ q)
+    for writer in writers:
+        writer.put(q.T @ writer.matrix())
+        if writer.bias is not None:
+            put(writer.bias, q.T @ get(writer.bias))
+    for reader, gain in readers:
+        reader.put(reader.matrix() * get(gain) @ q)
+    for gain in {id(g): g for _, g in readers}.values():
         put(gain, np.ones_like(get(gain)))
     return width
 
@@ -115,7 +117,7 @@ def _embedding(graph: ir.Graph) -> ir.Node:
 
 def _walk(gather: ir.Node) -> _Stream:
     """Follows the stream from the embedding through additions; notes writers and readers."""
-    stream = _Stream(tables=[parameter(gather, 0)])
+    stream = _Stream()
     todo, seen = [gather.outputs[0]], {gather.outputs[0]}
     while todo:
         value = todo.pop()
@@ -141,30 +143,26 @@ def _walk(gather: ir.Node) -> _Stream:
     return stream
 
 
-def _own_parameters(stream: _Stream) -> None:
-    """Refuses before anything is changed."""
-    for node in [*stream.writers, *(n for n, _ in stream.readers)]:
-        for index in range(1, len(node.inputs)):
-            parameter(node, index)
-
-
-def _writer(value: ir.Value | None, add: ir.Node) -> ir.Node:
+def _writer(value: ir.Value | None, add: ir.Node) -> tuple[ir.Node, ir.Node | None]:
     turn = edit.producer(value, "Transpose")
-    conv = edit.producer(turn.inputs[0], "Conv") if turn is not None else None
-    if conv is None or turn is None:
-        raise UnsupportedError(
-            f"{add.outputs[0].name}: what is added to the residual stream is not a projection", _HINT)
-    return conv
+    if turn is not None and (conv := edit.producer(turn.inputs[0], "Conv")) is not None:
+        return conv, None
+    if (product := edit.producer(value, "MatMul")) is not None:
+        return product, None
+    if (bias := edit.producer(value, "Add")) is not None:
+        for a, b in (bias.inputs, reversed(bias.inputs)):
+            if b is not None and b.is_initializer() and (product := edit.producer(a, "MatMul")) is not None:
+                return product, bias
+    raise UnsupportedError(f"{add.outputs[0].name}: what is added to the residual stream is not a projection", _HINT)
 
 
 def _readers(norm: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
     gain = parameter(norm, 1)
     found = []
     for use in norm.outputs[0].uses():
-        turn = use.node
-        for further in turn.outputs[0].uses():
-            if turn.op_type != "Transpose" or further.node.op_type != "Conv":
-                raise UnsupportedError(
-                    f"{norm.outputs[0].name} is read by {further.node.op_type}, not a projection", _HINT)
-            found.append((further.node, gain))
+        nodes = [u.node for u in use.node.outputs[0].uses()] if use.node.op_type == "Transpose" else [use.node]
+        for node in nodes:
+            if node.op_type != ("Conv" if use.node.op_type == "Transpose" else "MatMul"):
+                raise UnsupportedError(f"{norm.outputs[0].name} is read by {node.op_type}, not a projection", _HINT)
+            found.append((node, gain))
     return found

@@ -72,8 +72,8 @@ def _nats(weight: Tensor, energies: list[Tensor], rows: int) -> float:
 def _choice(product: Product, weight: Tensor, gram: Gram, plain: Tensor, low: Grid, unit: float) -> Choice:
     """unit: what one of e'He costs."""
     stored, losses = [], []
-    for grid in (low, Grid(HIGH)):
+    for grid in (low, Grid(HIGH, half=low.half)):
         error = weight - fit(weight, gram, grid, PRESETS["fast"]).reals
         losses.append(unit * float(((plain @ error) * error).sum()))
-        stored.append(stored_bits(len(weight), weight.shape[1], grid.bits, grid.block))
+        stored.append(stored_bits(len(weight), weight.shape[1], grid.bits, grid.block, grid.half))
     return Choice(product.name, weight.numel(), (stored[0], stored[1]), (losses[0], losses[1]))

@@ -15,17 +15,20 @@ from edgeforge.quantize.weights.grid import Grid
 
 if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
+    from edgeforge.targets import Flow
 
+_FLOAT16 = 16
 _OUTSIDE = 8
 """least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
 
-def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, Grid]:
-    """The grid of every product's weight, by its name.
+def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = (), flow: Flow = "codes",
+           ) -> dict[str, Grid]:
+    """The grid of every product's weight, by its name; where float16 flows, of those of fewer than 16 bits.
 
     Args:
         decoder: does graph make a language model's logits? Only then `head` speaks of one of its weights.
-        held: weights whose grids are settled, and that get none here.
+        held: weights whose grids are settled, and that get none here. flow: see Profile.
 
     Raises:
         RecipeError: an exception names no weight.
@@ -36,8 +39,10 @@ def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[s
     for product in (p for p in products(graph) if p.name not in held):
         said = exceptions.bits(product.name, options.exceptions)
         bits = said or (options.head if product.name == top else options.weights)
-        blocks = bits == 4 and options.block is not None and not unblocked(product, options.block)
-        found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks)
+        blocks = bits == 4 and options.block is not None and not unblocked(product, options.block, flow)
+        half = flow == "float16"
+        if bits < _FLOAT16 or not half:
+            found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks and not half, half=half)
     return found
 
 
@@ -48,38 +53,44 @@ def _refuse_strangers(names: list[str], options: Quantize) -> None:
                           "write the name as `table.json` spells it; * stands for any characters")
 
 
-def outside(graph: ir.Graph, options: Quantize, held: Collection[str] = ()) -> dict[str, int]:
+def outside(graph: ir.Graph, options: Quantize, held: Collection[str] = (), flow: Flow = "codes") -> dict[str, int]:
     """Bits of the weights that no search fits, by name: of grouped, transposed and other convolutions, and what two
-    nodes read. Each has one scale a channel, by its largest value. held: see choose."""
+    nodes read. Each has one scale a channel, by its largest value. held, flow: see choose."""
     fitted = {p.name for p in products(graph)}
-    return {name: exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE)
-            for name in roles.weights(graph) if name not in fitted and name not in held}
+    found = {name: exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE)
+             for name in roles.weights(graph) if name not in fitted and name not in held}
+    return {name: bits for name, bits in found.items() if bits < _FLOAT16 or flow == "codes"}
 
 
-def candidates(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, Grid]:
+def candidates(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = (), flow: Flow = "codes",
+               ) -> dict[str, Grid]:
     """The grids of the weights whose bits a budget decides: those that neither `head` nor an exception speaks of, and
     that are not held."""
     top = head(graph) if decoder else None
-    return {name: grid for name, grid in choose(graph, options, decoder, held).items()
+    return {name: grid for name, grid in choose(graph, options, decoder, held, flow).items()
             if name != top and exceptions.bits(name, options.exceptions) is None}
 
 
-def unblocked(product: Product, block: int) -> str:
-    """Why a weight cannot have blocks; empty when it can."""
-    if not roles.takes_blocks(product.weight):
+def unblocked(product: Product, block: int, flow: Flow = "codes") -> str:
+    """Why a weight cannot have blocks; empty when it can. Where float16 flows, a MatMul reads them through a Transpose
+    too (TensorRT; tried)."""
+    turned = flow == "float16" and product.node.op_type == "MatMul"
+    if not turned and not roles.takes_blocks(product.weight):
         turned = any(use.node.op_type == "Transpose" for use in product.weight.uses())
         return "it passes a Transpose" if turned else "only 1x1 convolutions and MatMuls take blocks"
     return f"{product.inputs} inputs" if product.inputs % block else ""
 
 
-def left_whole(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = ()) -> dict[str, str]:
+def left_whole(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[str] = (), flow: Flow = "codes",
+               ) -> dict[str, str]:
     """The 4-bit weights that the recipe's block size leaves per channel, each with the reason; none that are held."""
     if options.block is None:
         return {}
-    grids = choose(graph, options, decoder, held)
+    grids = choose(graph, options, decoder, held, flow)
     found = {p.name: why for p in products(graph) if p.name in grids
-             and grids[p.name].bits == 4 and (why := unblocked(p, options.block))}
-    return found | {name: "no search fits it" for name, bits in outside(graph, options, held).items() if bits == 4}
+             and grids[p.name].bits == 4 and (why := unblocked(p, options.block, flow))}
+    rest = outside(graph, options, held, flow)
+    return found | {name: "no search fits it" for name, bits in rest.items() if bits == 4}
 
 
 def head(graph: ir.Graph) -> str | None:

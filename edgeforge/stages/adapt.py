@@ -30,7 +30,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
     logits.save_reference(out / REFERENCE, windows, logits.hf_logits(model, windows))
-    artifact.save_rope(out, *rope.tables(model, build.context))
+    artifact.save_rope(out, rope.tables(model, build.context))
     artifact.save_decoder(out, decoder)
     _manifest(build, decoder, model, tokenizer).save(out)
     build.say("exporting the graph")

@@ -1,4 +1,4 @@
-"""compile: every part through the vendor's compiler, and what came out read back and run."""
+"""compile: what was made through the vendor's compiler, and what came out read back and run."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from edgeforge.gates import Check
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes what the chip's backend makes of the split artifact."""
-    return backend(build.chip.backend).compile(build, sources["split"], out)
+    """Writes what the chip's backend makes of the earlier stages' artifacts."""
+    return backend(build.chip.backend).compile(build, sources, out)

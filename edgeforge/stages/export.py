@@ -53,8 +53,6 @@ def _vectors(build: Build, sources: dict[str, Path]) -> list[record.Call]:
     manifest = Manifest.load(folder)
     target = manifest.targets["cpu"]
     recorder = record.Recorder(open_executor(target, folder, exact=True, threads=build.threads))
-    with np.load(folder / artifact.ROPE) as tables:
-        session = Session(manifest, target, recorder, tables["cos"], tables["sin"])
     ids = np.load(sources["adapt"] / adapt.REFERENCE / logits.IDS)[0]
-    with session:
+    with Session(manifest, target, recorder, artifact.load_rope(folder)) as session:
         return record.record(session, recorder, ids, build.recipe.target.prefill, STEPS)

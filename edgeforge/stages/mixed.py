@@ -44,7 +44,7 @@ def run(build: Build, model: ir.Model, samples: Sequence[Sample], given: Mapping
     if options.budget is None:
         return make(build, out)[0]
     decoder = build.recipe.decoder
-    grids = weight_grids.candidates(model.graph, options, decoder, given)
+    grids = weight_grids.candidates(model.graph, options, decoder, given, build.profile.flow)
     try:
         choices = sensitivity.choices(model, samples, grids, decoder, build.say)
     except UnsupportedError as error:
@@ -75,12 +75,13 @@ def raise_bits(build: Build, raised: Sequence[Choice]) -> Build:
 def _fixed(graph: ir.Graph, build: Build, given: Mapping[str, Encoding]) -> tuple[int, int]:
     """Stored bits, and how many weights, of those that exceptions or given grids decide or no search fits; the head's
     is nobody's budget."""
-    options, decoder = build.recipe.quantize, build.recipe.decoder
+    options, decoder, flow = build.recipe.quantize, build.recipe.decoder, build.profile.flow
+    half = flow == "float16"
     top = weight_grids.head(graph) if decoder else None
-    free = weight_grids.candidates(graph, options, decoder, given)
-    fixed = {name: grid for name, grid in weight_grids.choose(graph, options, decoder, given).items()
+    free = weight_grids.candidates(graph, options, decoder, given, flow)
+    fixed = {name: grid for name, grid in weight_grids.choose(graph, options, decoder, given, flow).items()
              if name not in free and name != top}
-    fixed |= {name: Grid(bits) for name, bits in weight_grids.outside(graph, options, given).items()}
+    fixed |= {name: Grid(bits, half=half) for name, bits in weight_grids.outside(graph, options, given, flow).items()}
     bits = count = 0
     for name, value in roles.weights(graph).items():
         shape = [int(d) for d in edit.known_dims(value)]
@@ -88,7 +89,7 @@ def _fixed(graph: ir.Graph, build: Build, given: Mapping[str, Encoding]) -> tupl
         if name in given and name != top:
             bits += footprint.stored_bits(size, given[name])
         elif name in fixed:
-            bits += budget.stored_bits(size // outputs, outputs, fixed[name].bits, fixed[name].block)
+            bits += budget.stored_bits(size // outputs, outputs, fixed[name].bits, fixed[name].block, half)
         else:
             continue
         count += size

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeforge import targets
 from edgeforge.build import Build
 from edgeforge.gates import Check
 from edgeforge.recipe import OnnxModel, Recipe
@@ -46,7 +48,12 @@ class Stage:
 
 def plan(recipe: Recipe) -> tuple[Stage, ...]:
     """The stages that recipe asks for, in order."""
-    return GRAPH_STAGES if isinstance(recipe.model, OnnxModel) else STAGES
+    options = recipe.quantize
+    if isinstance(recipe.model, OnnxModel):
+        return GRAPH_STAGES
+    if targets.chip(recipe.target.chip).profile.flow == "codes":
+        return STAGES
+    return _float16(text=options.rounded or bool(options.transforms), ranges=options.activations < _FLOAT16)
 
 
 def _scaled_for(recipe: Recipe) -> Any:
@@ -54,26 +61,45 @@ def _scaled_for(recipe: Recipe) -> Any:
     return [recipe.quantize.weights, recipe.quantize.block] if "scale_channels" in recipe.quantize.transforms else None
 
 
+_FLOAT16 = 16
+_ADAPT = Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows],
+               (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint")
+_OPTIMIZE = Stage("optimize", ("adapt",), lambda r: [], (*_ONNX, *_ORT))
+_TEXT = Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
+              opens="edgeforge.checkpoint")
+_TRANSFORM = Stage("transform", ("adapt", "optimize", "text"),
+                   lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
+                   ("torch", *_ONNX, *_ORT))
+_CALIBRATE = Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT))
+_QUANTIZE = Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
+                  ("torch", *_ONNX, *_ORT))
+_EXPORT = Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT))
+
 STAGES = (
-    Stage("adapt", (), lambda r: [r.target.context, r.target.prefill, r.gates.windows],
-          (*_TORCH, *_ONNX, *_ORT, "onnxscript"), opens="edgeforge.checkpoint"),
-    Stage("optimize", ("adapt",), lambda r: [], (*_ONNX, *_ORT)),
-    Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibrate], (*_TORCH, *_ONNX, *_ORT),
-          opens="edgeforge.checkpoint"),
-    Stage("transform", ("adapt", "optimize", "text"),
-          lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
-          ("torch", *_ONNX, *_ORT)),
-    Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT)),
-    Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
-          ("torch", *_ONNX, *_ORT)),
-    Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT)),
+    _ADAPT, _OPTIMIZE, _TEXT, _TRANSFORM, _CALIBRATE, _QUANTIZE, _EXPORT,
     Stage("split", ("transform", "quantize", "export"),
           lambda r: [r.split], (*_ONNX, *_ORT)),
     Stage("compile", ("split",), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True),
     Stage("bundle", ("adapt", "optimize", "text", "transform", "calibrate", "quantize", "export", "split", "compile"),
           lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True, whence=True),
 )
-"""from a language model's checkpoint"""
+"""from a language model's checkpoint to what computes on codes"""
+
+
+def _float16(text: bool, ranges: bool) -> tuple[Stage, ...]:
+    """From a language model's checkpoint to what computes in float16: one graph, whole.
+
+    Args:
+        text: something is fitted to text. ranges: products read codes, whose grids hold what calibration sees.
+    """
+    before = (_ADAPT, _OPTIMIZE, *((_TEXT,) if text else ()), _TRANSFORM, *((_CALIBRATE,) if ranges else ()), _QUANTIZE,
+              _EXPORT,
+              Stage("compile", ("adapt", "quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
+    last = Stage("bundle", tuple(s.name for s in before), lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True,
+                 whence=True)
+    there = {s.name for s in before}
+    return tuple(dataclasses.replace(s, needs=tuple(n for n in s.needs if n in there)) for s in (*before, last))
+
 
 GRAPH_STAGES = (
     Stage("optimize", (), lambda r: [], (*_ONNX, *_ORT, "onnxscript"), folder="plain",

@@ -20,7 +20,8 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
 from edgeforge.gates import Check, of_bits
 from edgeforge.graph import store
-from edgeforge.quantize import assign, clip, floors, footprint, qdq, quality, sequential, weight_grids
+from edgeforge.graph.untie import UntieEmbedding
+from edgeforge.quantize import assign, clip, float16, floors, footprint, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.fit import Method
@@ -31,64 +32,85 @@ from edgeforge.stages.samples import samples as samples_of
 _JUDGE_BY_TASK = (25.0, 35.0)
 """dB: between these, raw logit SQNR says little about text; read KL and perplexity"""
 
-
+_FEW_BITS = 8
+"""activations that lose as much as 4-bit weights do: the gates' limits are theirs"""
 _MASK = "attention_mask"
 FLOAT = "float"
 """the float model that belongs to the table: rounding its weights to nearest gives the QDQ model's codes"""
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs; precision.json
-    when the recipe has a budget."""
+    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs where codes
+    flow; precision.json when the recipe has a budget."""
     source = sources["transform"]
     model = store.load(source)
-    ranges = _exact_inputs(build, load_ranges(sources["calibrate"]))
-    histograms = histogram.load(sources["calibrate"])
-    samples = samples_of(source, sources["text"])
-
-    options = build.recipe.quantize
+    options, codes = build.recipe.quantize, build.profile.flow == "codes"
+    if not codes and options.rounded:
+        UntieEmbedding()(model)
+    samples = samples_of(source, sources["text"]) if "text" in sources else []
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
-    clipped = clip.clipped(model.graph, histograms, options)
-    given = foreign.given(build, model.graph, bits, {_MASK: ranges[_MASK]})
+    seen = _seen(build, model.graph, sources)
+    given = foreign.given(build, model.graph, bits, {_MASK: seen.ranges[_MASK]}) if codes else Given(Table())
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
         artifact.carry(source, folder)
-        checks = fit(build, model.clone(), samples, ranges, bits, folder, given, clipped)
+        checks = fit(build, model.clone(), samples, seen, bits, folder, given)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
-        four = footprint.four_bits(model.graph, Table.load(folder / FILE))
-        return checks + _gate(found, four), found.all.kl
+        few = footprint.four_bits(model.graph, Table.load(folder / FILE)) or options.activations == _FEW_BITS
+        return checks + _gate(found, few), found.all.kl
 
     return mixed.run(build, model, samples, given.table, make, out)
 
 
-def fit(build: Build, model: ir.Model, samples: Sequence[Sample], ranges: Mapping[str, assign.Range],
-        bits: assign.Grids, out: Path, given: Given, clipped: Mapping[str, assign.Range] | None = None) -> list[Check]:
-    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled.
-    clipped: see `assign`.
-    """
-    options = build.recipe.quantize
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What calibration saw. ranges, clipped: see `assign`. counted: see `float16.table`."""
+
+    ranges: Mapping[str, assign.Range]
+    clipped: Mapping[str, assign.Range] = dataclasses.field(default_factory=dict)
+    counted: Mapping[str, histogram.Histogram] = dataclasses.field(default_factory=dict)
+
+
+def _seen(build: Build, graph: ir.Graph, sources: Mapping[str, Path]) -> Seen:
+    if "calibrate" not in sources:
+        return Seen({})
+    ranges, counted = load_ranges(sources["calibrate"]), histogram.load(sources["calibrate"])
+    if build.profile.flow == "float16":
+        return Seen(ranges, counted=counted)
+    return Seen(_exact_inputs(build, ranges), clip.clipped(graph, counted, build.recipe.quantize))
+
+
+def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bits: assign.Grids, out: Path,
+        given: Given) -> list[Check]:
+    """Fits all weights on samples; writes table.json, float/ and the QDQ model. given: grids that are settled."""
+    options, flow = build.recipe.quantize, build.profile.flow
     decoder, held = build.recipe.decoder, given.table
     method = quality.method(options, decoder)
-    chosen = weight_grids.choose(model.graph, options, decoder, held)
-    outside = weight_grids.outside(model.graph, options, held)
+    chosen = weight_grids.choose(model.graph, options, decoder, held, flow)
+    outside = weight_grids.outside(model.graph, options, held, flow)
     weights, unsearched = list[sequential.Weight](), ""
     try:
         weights = sequential.quantize(model, samples, chosen, method, build.say, held) if chosen else []
     except UnsupportedError as error:  # of an op on the way: the model is as it was
         unsearched = error.message
-    table = assign.assign(model.graph, ranges, bits, dict(held) | {w.name: w.encoding for w in weights}, clipped,
-                          outside | {name: grid.bits for name, grid in chosen.items()})
-    table = floors.raised(model.graph, table, build.profile.least_multiplier)
+    unfitted = outside | {n: grid.bits for n, grid in chosen.items() if unsearched}
+    fitted = dict(held) | {w.name: w.encoding for w in weights}
+    if flow == "codes":
+        table = assign.assign(model.graph, seen.ranges, bits, fitted, seen.clipped, unfitted)
+        table = floors.raised(model.graph, table, build.profile.least_multiplier)
+    else:
+        table = float16.table(model.graph, fitted, unfitted, seen.counted)
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
-    store.save(qdq.quantize(store.load(out / FLOAT), table), out)
-    stored = Check("quantize: stored", footprint.bits_per_weight(model.graph, table), "bits a weight")
-    whole = weight_grids.left_whole(model.graph, options, decoder, held)
-    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside), stored,
-            *_tuned_checks(weights, method),
-            *_block_checks(options.block, table, [n for n, grid in chosen.items() if grid.lpbq], whole)]
+    store.save(qdq.quantize(store.load(out / FLOAT), table, flow), out)
+    stored = footprint.bits_per_weight(model.graph, table, half=flow == "float16")
+    whole = weight_grids.left_whole(model.graph, options, decoder, held, flow)
+    return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside),
+            Check("quantize: stored", stored, "bits a weight"),
+            *_tuned_checks(weights, method), *(_read_checks(model.graph, table) if seen.counted else []),
+            *_block_checks(options.block, table, [n for n, grid in chosen.items() if grid.block], whole)]
 
 
 def _weight_checks(weights: list[sequential.Weight], unsearched: str, outside: Mapping[str, int]) -> list[Check]:
@@ -113,11 +135,18 @@ def _tuned_checks(weights: Sequence[sequential.Weight], method: Method) -> list[
                   note="; ".join(said))]
 
 
+def _read_checks(graph: ir.Graph, table: Table) -> list[Check]:
+    """How many products of 8-bit weights read codes too."""
+    count, left = float16.readers(graph, table)
+    return [Check("quantize: products of codes by codes", count, f"of {count + len(left)}",
+                  note=f"float16 is read where 8 bits would drown what is usual: {', '.join(left)}" if left else "")]
+
+
 def _block_checks(block: int | None, table: Table, wanted: Sequence[str], whole: Mapping[str, str]) -> list[Check]:
     """How many weights have blocks, and which were left per channel, and why; nothing when none were asked for."""
     if block is None:
         return []
-    count = sum(table[name].block_scale is not None for name in wanted)
+    count = sum(table[name].block is not None for name in wanted)
     return [Check(f"quantize: weights in blocks of {block}", count, "weights", len(wanted)),
             Check("quantize: weights left per channel", len(whole), "weights",
                   note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
@@ -136,7 +165,8 @@ def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[
 def _save_manifest(build: Build, source: Path, out: Path) -> None:
     decoder, table = artifact.load_decoder(source), Table.load(out / FILE)
     names = [*decoder.input_names()[1:], *decoder.output_names()]
-    target = artifact.whole(decoder, build.widths, build.context, grids(table, names))
+    edges = grids(table, names) if build.profile.flow == "codes" else None
+    target = artifact.whole(decoder, build.widths, build.context, edges)
     dataclasses.replace(Manifest.load(source), targets={"cpu": target}).save(out)
 
 

@@ -33,9 +33,7 @@ def read(build: Build, source: Path, windows: Sequence[Window], executor: Execut
     manifest = Manifest.load(source)
     widths = {build.widths[0], len(windows[0]) % build.widths[0]} - {0}
     target = artifact.whole(artifact.load_decoder(source), sorted(widths, reverse=True), build.context)
-    with np.load(source / artifact.ROPE) as tables:
-        session = Session(manifest, target, executor, tables["cos"], tables["sin"])
-    with session:
+    with Session(manifest, target, executor, artifact.load_rope(source)) as session:
         for i, window in enumerate(windows):
             build.say(f"window {i + 1} of {len(windows)}")
             for _ in session.score([int(t) for t in window]):

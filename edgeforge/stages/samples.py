@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from edgeforge import artifact
 from edgeforge.calibrate import whole
 from edgeforge.quantize.walk import Sample
@@ -15,5 +13,5 @@ from edgeforge.stages import reading
 def samples(source: Path, text: Path) -> list[Sample]:
     """The windows of text as inputs of the decoder in source, each all at once."""
     decoder = artifact.load_decoder(source)
-    with np.load(source / artifact.ROPE) as tables:
-        return [whole.feeds(decoder, ids, tables["cos"], tables["sin"]) for ids in reading.windows(text)]
+    tables = artifact.load_rope(source)
+    return [whole.feeds(decoder, ids, tables) for ids in reading.windows(text)]

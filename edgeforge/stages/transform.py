@@ -48,7 +48,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks = _apply(model, decoder, options.transforms, seen)
     if "scale_channels" in options.transforms:
         checks += _scale(build, model, decoder, samples_of(source, sources["text"]))
-    if options.embedding != options.activations:
+    if build.profile.flow == "codes" and options.embedding != options.activations:
         RequantizeEmbedding()(model)
     if options.kv == _WIDE and build.profile.signed_operands:
         RequantizeOperands()(model)
@@ -121,7 +121,8 @@ def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sa
     name, options = "transform: channels scaled", build.recipe.quantize
     # A budget's recipe and the explicit one that it writes have to transform alike: single weights' bits don't count.
     # They would hardly matter, for all errors of rounding grow alike with the step.
-    grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True)
+    grids = weight_grids.choose(model.graph, options.model_copy(update={"exceptions": {}}), decoder=True,
+                                flow=build.profile.flow)
     values = "equalize_kv" not in options.transforms
     try:
         scaled, left = scale_channels.scale(model, decoder, samples, grids, values, build.say)

@@ -3,7 +3,8 @@
 A graph of width AR sees the past as an array with CL - AR slots along the token axis. That array is
 a contiguous view of the buffer's front, so a step copies only the new tokens. Graphs with another
 number of slots need other strides: the first step after such a switch moves the tokens once and is
-counted in `restrides`. Slots without a token hold the zero point, that is real 0: a masked slot
+counted in `restrides`. Where graphs take `write_index` instead, the executor keeps the tensors, and all that is here is
+how many tokens they hold. Slots without a token hold the zero point, that is real 0: a masked slot
 must be finite, and the byte 0 of an unsigned grid is not (C44).
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import CacheOverflow
-from .manifest import Graph, Model, Tensor, past_layer
+from .manifest import WRITE, Graph, Model, Tensor, past_layer
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +61,7 @@ class KvCache:
 
     def __init__(self, graphs: Iterable[Graph], model: Model) -> None:
         """Allocates from the graphs' declarations; graphs without past (AR = CL) have nothing to hold."""
+        graphs = list(graphs)
         axes = {"key": model.key_axis, "value": model.value_axis}
         longest: dict[str, tuple[Tensor, int]] = {}
         for graph in graphs:
@@ -71,7 +73,8 @@ class KvCache:
                 if name not in longest or tensor.shape[axis] > longest[name][0].shape[axis]:
                     longest[name] = (tensor, axis)
         self.length = 0
-        self.capacity = max((t.shape[axis] for t, axis in longest.values()), default=0)
+        elsewhere = (g.cl for g in graphs if WRITE in g.boundary()[0])
+        self.capacity = max((*(t.shape[axis] for t, axis in longest.values()), *elsewhere), default=0)
         self.restrides = 0
         self._slots = self.capacity
         self._buffers = {name: _Buffer(t, axis, self.capacity) for name, (t, axis) in longest.items()}

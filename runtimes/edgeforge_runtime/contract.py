@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from .errors import ManifestError
-from .manifest import COS, IDS, LOGITS, MASK, SIN, Graph, Model, Target, Tensor, new_name, past_layer
+from .manifest import COS, IDS, LOGITS, MASK, SIN, WRITE, Graph, Model, Target, Tensor, new_name, past_layer
+from .rope import ARRAYS
 from .typed import shown
 
 _DTYPES = {"uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "float16", "float32", "float64"}
@@ -17,8 +18,9 @@ _CACHE_RANK = 4
 def check(model: Model, target: Target) -> None:
     """Raises ManifestError where the decode loop could not feed a graph, or would mix two encodings.
 
-    Every graph takes ids, mask, cos and sin, gives logits, and returns each cache tensor that it takes
-    in the same encoding; that encoding is the same in all graphs.
+    Every graph takes ids, mask, cos and sin (of two rotary tables perhaps), gives logits, and returns each
+    cache tensor that it takes in the same encoding; that encoding is the same in all graphs. Where one takes
+    `write_index`, all do, and none takes a cache: the executor keeps them.
     """
     if not target.graphs:
         raise ManifestError("the target has no graphs")
@@ -37,6 +39,10 @@ def check(model: Model, target: Target) -> None:
         for name, shape in _feeds(graph, inputs).items():
             if inputs[name].shape != shape:
                 raise ManifestError(f"{where}: {name} is {inputs[name].shape}, not {shape}")
+        if (WRITE in inputs) is not (WRITE in target.graphs[0].boundary()[0]):
+            raise ManifestError(f"{where}: it takes {WRITE}, or another graph does: all do, or none")
+        if WRITE in inputs and (logit_rows(graph) != graph.ar or any(past_layer(name) for name in inputs)):
+            raise ManifestError(f"{where}: with {WRITE} it takes no cache, and its logits have {graph.ar} rows")
         if logit_rows(graph) not in (1, graph.ar):
             raise ManifestError(f"{where}: logits {outputs[LOGITS].shape} are neither 1 nor {graph.ar} rows")
         if outputs[LOGITS].shape[-1] < model.vocab_size:
@@ -61,8 +67,8 @@ def logit_rows(graph: Graph) -> int:
 
 
 def _feeds(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in (COS, SIN)}
-    return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl), **rows}
+    rows = {name: (1, 1, graph.ar, *inputs[name].shape[-1:]) for name in ARRAYS if name in inputs}
+    return {IDS: (1, graph.ar), MASK: (1, 1, graph.ar, graph.cl), **rows, **({WRITE: (1,)} if WRITE in inputs else {})}
 
 
 def _require(where: str, have: Iterable[str], wanted: tuple[str, ...]) -> None:
@@ -77,13 +83,13 @@ def _check_dtype(where: str, tensor: Tensor) -> None:
     kind = np.dtype(tensor.dtype).kind
     if tensor.scale is not None and (kind not in "iu" or not tensor.scale > 0):
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with scale {tensor.scale}")
-    if tensor.scale is None and kind != "f" and tensor.name != IDS:
+    if tensor.scale is None and kind != "f" and tensor.name not in (IDS, WRITE):
         raise ManifestError(f"{where}: {tensor.name} holds {tensor.dtype} codes without a scale")
     limits = np.iinfo(tensor.dtype) if tensor.scale is not None else None
     if limits is not None and not limits.min <= tensor.zero_point <= limits.max:
         raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype} with zero point {tensor.zero_point}")
-    if tensor.name == IDS and kind not in "iu":
-        raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype}: token ids are integers")
+    if tensor.name in (IDS, WRITE) and kind not in "iu":
+        raise ManifestError(f"{where}: {tensor.name} is {tensor.dtype}: token ids and slots are integers")
 
 
 def _check_cache(where: str, graph: Graph, axis: int, past: Tensor, new: Tensor) -> None:

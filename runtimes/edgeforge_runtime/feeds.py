@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .codes import Array, Floats, encode
-from .manifest import COS, IDS, MASK, SIN, Graph, Model, Tensor
+from .codes import Array, encode
+from .manifest import IDS, MASK, WRITE, Graph, Model, Tensor
+from .rope import Tables
 
 
 class Feeder:
@@ -17,33 +18,37 @@ class Feeder:
     outputs of six calls: with floor nothing differs, with the nearest code logits move by up to 167 codes).
 
     Args:
-        cos, sin: float32 [positions, rotary dims / 2].
+        tables: rotary tables by the input that takes rows of one.
     """
 
-    def __init__(self, model: Model, cos: Floats, sin: Floats) -> None:
+    def __init__(self, model: Model, tables: Tables) -> None:
         self._model = model
-        self._tables = {COS: cos, SIN: sin}
+        self._tables = tables
         self._coded: dict[tuple[str, str, float | None, int], Array] = {}
 
     def feeds(self, graph: Graph, tokens: Sequence[int], past: int, first: int) -> dict[str, Array]:
         """Feeds for `tokens` at positions past.., in rows first.. of the graph's AR rows.
 
-        Past tokens are columns 0..past-1 of the mask, row r of the graph is column CL - AR + r. Rows
+        Past tokens are columns 0..past-1 of the mask, row r of the graph is column CL - AR + r; past + r where the
+        graph writes into a cache that it keeps, a slot a position. Rows
         without a token are wholly forbidden (the mask is bounded, so they stay finite), hold the
         padding id and position 0; nobody reads what comes of them.
         """
         inputs, _ = graph.boundary()
         ids = np.full((1, graph.ar), self._model.pad, inputs[IDS].dtype)
         ids[0, first : first + len(tokens)] = tokens
-        rope = {name: self._rotary(inputs[name], past, first, len(tokens)) for name in (COS, SIN)}
-        return {IDS: ids, MASK: self._mask(graph, inputs[MASK], past, first, len(tokens)), **rope}
+        rope = {name: self._rotary(inputs[name], past, first, len(tokens)) for name in self._tables if name in inputs}
+        slot = {WRITE: np.array([past], inputs[WRITE].dtype)} if WRITE in inputs else {}
+        column = past if slot else graph.cl - graph.ar
+        return {IDS: ids, MASK: self._mask(inputs[MASK], past, first, len(tokens), column), **rope, **slot}
 
-    def _mask(self, graph: Graph, tensor: Tensor, past: int, first: int, count: int) -> Array:
+    def _mask(self, tensor: Tensor, past: int, first: int, count: int, column: int) -> Array:
+        """column: of the graph's row 0."""
         allowed, forbidden = encode(tensor, [0.0, self._model.masked])
         mask = np.full(tensor.shape, forbidden)
         rows = mask[0, 0, first : first + count]
         rows[:, :past] = allowed
-        column = graph.cl - graph.ar + first
+        column += first
         rows[:, column : column + count][np.tri(count, dtype=bool)] = allowed
         return mask
 

@@ -25,6 +25,10 @@ PLAIN_FORMAT = "edgeforge-graph/1"
 NAME = "manifest.json"
 
 IDS, MASK, COS, SIN, LOGITS = "input_ids", "attention_mask", "position_ids_cos", "position_ids_sin", "logits"
+SWA_COS, SWA_SIN = f"swa_{COS}", f"swa_{SIN}"
+"""rotary rows of the layers with sliding-window attention, where these have a table of their own"""
+WRITE = "write_index"
+"""input of a graph whose cache stays with the executor, a slot a position: the slot of the first new token"""
 T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""
@@ -118,7 +122,7 @@ class Model:
 class Manifest:
     """A runnable folder; paths are relative to it.
 
-    rope: an .npz with cos and sin, float32 [context, rotary dims / 2].
+    rope: an .npz with rotary tables, float32 [context, rotary dims / 2]; see rope.py.
     tokenizer: the folder with tokenizer.json and its companions ("." for the bundle itself).
     """
 

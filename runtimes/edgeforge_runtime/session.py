@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from zipfile import BadZipFile
 
-import numpy as np
-
+from . import rope
 from .cache import KvCache
 from .codes import Array, Floats, decode
 from .contract import check, logit_rows
 from .errors import ContextOverflow, ManifestError, RunError
 from .executors import Executor, open_executor
 from .feeds import Feeder
-from .manifest import COS, LOGITS, SIN, Graph, Manifest, Target, Tensor, new_name, past_layer
+from .manifest import LOGITS, Graph, Manifest, Target, Tensor, new_name, past_layer
 
 
 class Session:
@@ -30,31 +27,28 @@ class Session:
     """
 
     def __init__(
-        self, manifest: Manifest, target: Target, executor: Executor, cos: Floats, sin: Floats
+        self, manifest: Manifest, target: Target, executor: Executor, tables: rope.Tables
     ) -> None:
         """A session over graphs that are already loaded; `open` loads a bundle's.
 
         Args:
-            cos, sin: rotary tables, float32 [positions, rotary dims / 2].
+            tables: rotary tables, as rope.read gives them.
 
         Raises:
             ManifestError: the graphs do not fit the decode loop, or the tables do not fit the graphs.
         """
         check(manifest.model, target)
-        for name, table in ((COS, cos), (SIN, sin)):
-            for wanted in (g.boundary()[0][name].shape[-1] for g in target.graphs):
-                if table.ndim != 2 or table.shape[-1] != wanted:
-                    raise ManifestError(f"rotary table {name} is {table.shape}, not [positions, {wanted}]")
+        tables = rope.needed(target.graphs, tables)
         self.model = manifest.model
         self.calls = 0
         self.reused = 0
         self._graphs = target.graphs
         self._executor = executor
         self._cache = KvCache(target.graphs, manifest.model)
-        self._feeder = Feeder(manifest.model, cos, sin)
+        self._feeder = Feeder(manifest.model, tables)
         self._tokens: list[int] = []
         longest = max((g.cl - g.ar, g.cl) for g in target.graphs)[1]
-        self.context = min(manifest.model.context, longest, len(cos), len(sin))
+        self.context = min(manifest.model.context, longest, *map(len, tables.values()))
 
     @classmethod
     def open(cls, folder: Path, on: str = "cpu", *, exact: bool = False, threads: int | None = None) -> Self:
@@ -73,10 +67,10 @@ class Session:
             known = ", ".join(sorted(manifest.targets)) or "none"
             raise ManifestError(f"{folder} has no target {on!r}; it has {known}")
         check(manifest.model, target)
-        cos, sin = _rope(folder / manifest.rope)
+        tables = rope.read(folder / manifest.rope)
         executor = open_executor(target, folder, exact=exact, threads=threads)
         try:
-            return cls(manifest, target, executor, cos, sin)
+            return cls(manifest, target, executor, tables)
         except BaseException:
             executor.close()
             raise
@@ -196,11 +190,3 @@ class Session:
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _rope(path: Path) -> tuple[Floats, Floats]:
-    try:
-        with np.load(path, allow_pickle=False) as tables:
-            return tables["cos"].astype(np.float32), tables["sin"].astype(np.float32)
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, BadZipFile) as error:
-        raise ManifestError(f"{path} holds no rotary tables cos and sin: {error}") from error

@@ -94,6 +94,36 @@ def test_rope_of_another_width(bundle: Path) -> None:
     refused(bundle, r"rotary table position_ids_cos is \(32, 3\)")
 
 
+@pytest.mark.parametrize("held", [("cos", "sin"), ("cos", "sin", "swa_cos")])
+def test_a_second_table_that_is_not_there(tmp_path: Path, held: tuple[str, ...]) -> None:
+    """Without the refusal, all layers would turn by the first."""
+    bundle = Tiny(quantized=True, swa=True).write(tmp_path)
+    with np.load(bundle / "rope.npz") as tables:
+        np.savez(bundle / "rope.npz", **{name: tables[name] for name in held})
+    refused(bundle, r"the graphs take swa_position_ids_(cos|sin), and there is no rotary table swa_(cos|sin)")
+
+
+def test_a_second_table_of_another_width(tmp_path: Path) -> None:
+    bundle = Tiny(swa=True).write(tmp_path)
+    with np.load(bundle / "rope.npz") as tables:
+        np.savez(bundle / "rope.npz", **{**tables, "swa_sin": tables["swa_sin"][:, :3]})
+    refused(bundle, r"rotary table swa_position_ids_sin is \(32, 3\), not \[positions, 4\]")
+
+
+def test_a_shorter_second_table_shortens_the_context(tmp_path: Path) -> None:
+    bundle = Tiny(swa=True).write(tmp_path)
+    with np.load(bundle / "rope.npz") as tables:
+        np.savez(bundle / "rope.npz", **{**tables, "swa_cos": tables["swa_cos"][:20]})
+    with Session.open(bundle) as session:
+        assert session.context == 20
+
+
+def test_one_array_is_no_file_of_tables(bundle: Path) -> None:
+    with (bundle / "rope.npz").open("wb") as file:
+        np.save(file, np.zeros((32, 4)))
+    refused(bundle, "rope.npz holds no rotary tables")
+
+
 def test_broken_graph_file(bundle: Path) -> None:
     (bundle / "model_0.onnx").write_bytes(b"not onnx")
     refused(bundle, r"model_0\.onnx does not load", ExecutorError)
@@ -184,7 +214,7 @@ def test_one_cache_has_one_encoding_over_all_graphs(bundle: Path) -> None:
         (lambda raw: graph(raw, 0)["parts"][0].update(file="/etc/passwd"), "no path within the bundle"),
         (lambda raw: graph(raw, 0)["parts"][0].pop("graph"), "Part lacks graph"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(name=["x"]), "Tensor.name is"),
-        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(dtype="float32"), "token ids are integers"),
+        (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(dtype="float32"), "token ids and slots are integers"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1 << 30, 1 << 30]), "has the shape"),
         (lambda raw: tensor(raw, 0, "inputs", "input_ids").update(shape=[1, -8]), "has the shape"),
         (lambda raw: tensor(raw, 0, "inputs", "attention_mask").update(zero_point=65536), "zero point 65536"),

@@ -173,6 +173,24 @@ def test_mask_and_positions_are_the_contract(tmp_path: Path, transposed: bool) -
     assert not (past[:8] == 128).all()
 
 
+@pytest.mark.parametrize("two_parts", [False, True], ids=["whole", "parts"])
+def test_layers_with_a_table_of_their_own_turn_by_it(tmp_path: Path, two_parts: bool) -> None:
+    """Each part takes the rows that its layers turn by; a model that turned by one table would be below 20 dB."""
+    tiny = Tiny(swa=True, two_parts=two_parts)
+    session, spy = spied(tiny.write(tmp_path))
+    session.prompt(IDS32[:11])
+    for position, token in enumerate(IDS32[11:24]):
+        made = session.step(token)
+        assert db(tiny.reference(IDS32[:12 + position])[-1], made) > 120
+    assert db(Tiny().reference(IDS32[:24])[-1], made) < 20
+    rows = {"position_ids_cos", "position_ids_sin", "swa_position_ids_cos", "swa_position_ids_sin"}
+    graph, feeds = spy.calls[0]
+    assert rows <= set(feeds)
+    if two_parts:
+        taken = [rows & {t.name for t in part.inputs} for part in graph.parts]
+        assert taken == [{"swa_position_ids_cos", "swa_position_ids_sin"}, {"position_ids_cos", "position_ids_sin"}]
+
+
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "qdq"])
 def test_reuse_equals_cold(tmp_path: Path, transposed: bool, quantized: bool) -> None:
     """Bit for bit, where the calls are the same: the turn's cut lies on a chunk's border."""

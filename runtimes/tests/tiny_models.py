@@ -14,6 +14,8 @@ from edgeforge_runtime.manifest import (
     LOGITS,
     MASK,
     SIN,
+    SWA_COS,
+    SWA_SIN,
     Graph,
     Manifest,
     Model,
@@ -28,6 +30,8 @@ GRIDS = {
     MASK: ("uint16", 50 / 65535, 65535),
     COS: ("uint16", 2 / 65535, 32768),
     SIN: ("uint16", 2 / 65535, 32768),
+    SWA_COS: ("uint16", 2 / 65535, 32768),
+    SWA_SIN: ("uint16", 2 / 65535, 32768),
     LOGITS: ("uint16", 60 / 65535, 32768),
     "cache": ("uint8", 8 / 255, 128),
 }
@@ -35,7 +39,8 @@ GRIDS = {
 
 @dataclass
 class Tiny:
-    """What to build. transposed: [kv,1,hd,P] keys, else [1,kv,P,hd]; last_row: widths that give one row."""
+    """What to build. transposed: [kv,1,hd,P] keys, else [1,kv,P,hd]; last_row: widths that give one row;
+    swa: layer 0 rotates by a table of its own."""
 
     transposed: bool = True
     quantized: bool = False
@@ -43,6 +48,7 @@ class Tiny:
     cl: int = 32
     two_parts: bool = False
     last_row: tuple[int, ...] = ()
+    swa: bool = False
     seed: int = 0
     weights: dict[str, Any] = field(init=False)
 
@@ -58,17 +64,23 @@ class Tiny:
     def axes(self) -> tuple[int, int]:
         return (3, 2) if self.transposed else (2, 2)
 
-    def rope(self) -> tuple[Any, Any]:
-        angles = np.outer(np.arange(self.cl), 1 / 100 ** (np.arange(HD // 2) / (HD // 2)))
+    def rope(self, name: str = COS) -> tuple[Any, Any]:
+        """cos and sin of the table whose cosines are the input called name."""
+        base = 100 if name == COS else 3
+        angles = np.outer(np.arange(self.cl), 1 / base ** (np.arange(HD // 2) / (HD // 2)))
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def rows(self, layer: int) -> tuple[str, str]:
+        """The inputs that a layer rotates by."""
+        return (SWA_COS, SWA_SIN) if self.swa and layer == 0 else (COS, SIN)
 
     def reference(self, ids: list[int]) -> Any:
         """Float logits [tokens, VOCAB] of a plain causal forward pass."""
         w, n = self.weights, len(ids)
-        cos, sin = (t[:n] for t in self.rope())
 
         def turn(x: Any) -> Any:
             a, b = x[..., : HD // 2], x[..., HD // 2 :]
+            cos, sin = (t[:n] for t in self.rope(self.rows(layer)[0]))
             return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
         x = w["embed"][ids]
@@ -82,8 +94,10 @@ class Tiny:
 
     def write(self, folder: Path, **model: Any) -> Path:
         """A bundle with target "cpu": one file (or two) with symbolic widths, plus one per last_row width."""
-        cos, sin = self.rope()
-        np.savez(folder / "rope.npz", cos=cos, sin=sin)
+        tables = dict(zip(("cos", "sin"), self.rope(), strict=True))
+        if self.swa:
+            tables |= dict(zip(("swa_cos", "swa_sin"), self.rope(SWA_COS), strict=True))
+        np.savez(folder / "rope.npz", **tables)
         cuts = [(0, 1), (1, LAYERS)] if self.two_parts else [(0, LAYERS)]
         graphs = []
         for ar in sorted(self.widths, reverse=True):
@@ -106,17 +120,18 @@ class Tiny:
         dtype, scale, zero = _grid(self, grid)
         return Tensor(name, dtype, shape, scale, zero)
 
+    def taken(self, start: int, stop: int) -> list[str]:
+        """The rotary inputs of layers start..stop-1."""
+        return list(dict.fromkeys(name for layer in range(start, stop) for name in self.rows(layer)))
+
     def cache_shape(self, kind: str, tokens: Any) -> tuple[Any, ...]:
         if not self.transposed:
             return (1, KV, tokens, HD)
         return (KV, 1, HD, tokens) if kind == "key" else (KV, 1, tokens, HD)
 
     def _part(self, file: str, ar: int, start: int, stop: int, last: bool) -> Part:
-        inputs = [
-            self.tensor(MASK, MASK, (1, 1, ar, self.cl)),
-            self.tensor(COS, COS, (1, 1, ar, HD // 2)),
-            self.tensor(SIN, SIN, (1, 1, ar, HD // 2)),
-        ]
+        inputs = [self.tensor(MASK, MASK, (1, 1, ar, self.cl))]
+        inputs += [self.tensor(name, name, (1, 1, ar, HD // 2)) for name in self.taken(start, stop)]
         outputs = []
         for layer in range(start, stop):
             for kind in ("key", "value"):
@@ -227,9 +242,9 @@ class _Builder:
             self.inputs.append(helper.make_tensor_value_info("hidden", TensorProto.FLOAT, (1, "ar", H)))
             x = "hidden"
         mask = self.take(MASK, MASK, (1, 1, "ar", "total"))
-        cos, sin = (self.take(n, n, (1, 1, "ar", HD // 2)) for n in (COS, SIN))
+        taken = {n: self.take(n, n, (1, 1, "ar", HD // 2)) for n in self.tiny.taken(self.start, self.stop)}
         for layer in range(self.start, self.stop):
-            x = self.layer(x, layer, mask, cos, sin)
+            x = self.layer(x, layer, mask, *(taken[n] for n in self.tiny.rows(layer)))
         if self.stop == LAYERS:
             if self.last:
                 x = self.op("Slice", x, self.ints(-1), self.ints(2**31), self.ints(1))

@@ -20,6 +20,7 @@ import torch
 import transformers
 from peer.meter import peak_mib
 
+from edgeforge import artifact
 from edgeforge.adapt import export, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.calibrate import whole
@@ -45,11 +46,11 @@ def write(folder: str) -> None:
     """The optimized float graph."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config()).eval()
-    cos, sin = rope.tables(model, TOKENS)  # the adapted graph has none
+    tables = rope.tables(model, TOKENS)  # the adapted graph has none
     decoder = shape.decoder(model.config, HTP, TOKENS)
     graph = export.export(DecoderGraph(model, HTP), decoder)
     store.save(optimize(graph, HTP), Path(folder))
-    np.savez(Path(folder) / "rope.npz", cos=cos, sin=sin)
+    artifact.save_rope(Path(folder), tables)
 
 
 class OutOfTimeError(Exception):
@@ -60,9 +61,8 @@ def search(folder: str, windows: int, minutes: float) -> None:
     torch.set_num_threads(2)
     model, decoder = store.load(Path(folder)), shape.decoder(config(), HTP, TOKENS)
     rng = np.random.default_rng(0)
-    with np.load(Path(folder) / "rope.npz") as tables:
-        samples = [whole.feeds(decoder, rng.integers(0, decoder.vocab, TOKENS), tables["cos"], tables["sin"])
-                   for _ in range(windows)]
+    tables = artifact.load_rope(Path(folder))
+    samples = [whole.feeds(decoder, rng.integers(0, decoder.vocab, TOKENS), tables) for _ in range(windows)]
     grids = {p.name: Grid(4, 64, lpbq=True) for p in products(model.graph)}
     begun, seen = time.perf_counter(), ["0", "1"]
 

@@ -21,6 +21,7 @@ import tiny_tokenizers  # noqa: E402
 
 def bundle(folder: Path) -> None:
     """Two quantized layers, widths 8 and 1, a tokenizer, one recorded call of each width, and a lock."""
+    from edgeforge_runtime import rope
     from edgeforge_runtime.executors import open_executor
     from edgeforge_runtime.manifest import Manifest
     from edgeforge_runtime.session import Session
@@ -32,8 +33,7 @@ def bundle(folder: Path) -> None:
     manifest = Manifest.load(folder)
     target = manifest.targets["cpu"]
     recorder = record.Recorder(open_executor(target, folder, exact=True, threads=1))
-    with np.load(folder / "rope.npz") as tables, Session(
-            manifest, target, recorder, tables["cos"], tables["sin"]) as session:
+    with Session(manifest, target, recorder, rope.read(folder / manifest.rope)) as session:
         session.prompt(list(range(1, 11)))
         session.step(3)
     for label, call in (("ar8", recorder.calls[0]), ("ar1_0", recorder.calls[-1])):

@@ -13,17 +13,19 @@ import onnx_ir as ir
 import pytest
 import tiny
 import torch
+from edgeforge_runtime.manifest import COS, SIN, SWA_COS, SWA_SIN, Manifest
+from edgeforge_runtime.rope import ARRAYS
 
 from edgeforge.encodings import Table
 from edgeforge.graph import sha
 from edgeforge.graph.optimize import optimize
-from edgeforge.targets import HTP, PLAIN, PROFILES, Profile
+from edgeforge.targets import HTP, PLAIN, PROFILES, TRT, Profile
 
 FLOOR = 90.0
 """dB; float32 reorderings cost 110-130, a wrong graph is below 40"""
 FAST = {HTP: {"llama", "llama-mqa", "llama-wide-heads", "llama-bias", "qwen3", "phi3-partial", "granite", "smollm3",
-              "olmo2", "gemma2"},
-        PLAIN: {"llama-mqa", "qwen3", "phi3-partial"}}
+              "olmo2", "gemma2", "gemma3"},
+        PLAIN: {"llama-mqa", "qwen3", "phi3-partial"}, TRT: {"gemma2"}}
 """what differs most; the others run among the slow tests"""
 
 
@@ -43,7 +45,7 @@ def test_every_rung_computes_what_huggingface_computes(family: str, profile: Pro
     assert min(tiny.decibels(tiny.write(tmp_path / "optimized", made, graph), made.expected)) > FLOOR
     assert [v.name for v in graph.graph.inputs] == made.decoder.input_names()
     assert [v.name for v in graph.graph.outputs] == made.decoder.output_names()
-    tied = {"model.embed_tokens.weight"} if profile is PLAIN else set()
+    tied = {"model.embed_tokens.weight"} if profile.linear == "matmul" else set()
     assert made.parameters - tied <= tiny.parameter_names(graph.graph)
     whole = tiny.logits(tmp_path / "optimized", tiny.ids())
 
@@ -55,8 +57,17 @@ def test_every_rung_computes_what_huggingface_computes(family: str, profile: Pro
 
     parts = tiny.write_parts(tmp_path / "parts", made, graph, _one_layer(graph))
     assert parts == made.decoder.layers + 2
+    if made.decoder.windowed_rope:
+        assert _rows(tmp_path / "parts") == [[], *([SWA_COS, SWA_SIN] if kind == "sliding_attention" else [COS, SIN]
+                                                   for kind in tiny.config(family).layer_types), []]
     for a, b in zip(whole, tiny.logits(tmp_path / "parts", tiny.ids()), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def _rows(folder: Path) -> list[list[str]]:
+    """The rows of RoPE tables that each part takes: those that its layers turn by, and no others."""
+    parts = Manifest.load(folder).targets["cpu"].graphs[0].parts
+    return [[t.name for t in part.inputs if t.name in ARRAYS] for part in parts]
 
 
 def _one_layer(graph: ir.Model) -> int:

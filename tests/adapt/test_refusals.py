@@ -20,12 +20,28 @@ def _config(name: str, **changes: Any) -> Any:
     return getattr(transformers, name)(**tiny._BASE | changes)
 
 
+def _two_ropes(**changes: Any) -> Any:
+    """Gemma 3 with another table for full attention."""
+    made = tiny.config("gemma3")
+    made.rope_parameters = {**made.rope_parameters, "full_attention": made.rope_parameters["full_attention"] | changes}
+    return made
+
+
+def _without(layers: str) -> Any:
+    made = tiny.config("gemma3")
+    made.rope_parameters = {**made.rope_parameters, layers: None}
+    return made
+
+
 @pytest.mark.parametrize(("config", "context", "named"), [
     (lambda: _config("MistralConfig", sliding_window=16), 17,
      "sliding attention over 16 tokens, and the context is 17"),
     (lambda: _config("Gemma2Config", sliding_window=16), 17, "sliding attention over 16"),
     (lambda: _config("Qwen2Config", use_sliding_window=True, sliding_window=16, max_window_layers=0), 17, "over 16"),
-    (lambda: _config("Gemma3TextConfig"), 16, "by different tables (sliding_attention, full_attention)"),
+    (lambda: tiny.config("gemma3", sliding_window=16), 17, "sliding attention over 16 tokens, and the context is 17"),
+    (lambda: _two_ropes(partial_rotary_factor=0.5), 16, "layers of 2 types rotate [0.5, 1.0] of a head"),
+    (lambda: _two_ropes(rope_theta=0), 16, "rope_theta: 0 for layers of type full_attention"),
+    (lambda: _without("full_attention"), 16, "no rope_parameters for layers of type full_attention"),
     (lambda: _config("Qwen3_5TextConfig", layer_types=["linear_attention", "full_attention"]), 16, "linear_attention"),
     (lambda: _config("Lfm2Config", layer_types=["conv", "full_attention"]), 16, "layers of type conv"),
     (lambda: _config("Qwen3MoeConfig"), 16, "a mixture of 128 experts"),
@@ -46,7 +62,8 @@ def test_the_config_alone_is_enough_to_refuse(config: Any, context: int, named: 
     ("hidden_size", 64.5, "a whole number above 0"), ("head_dim", True, "a whole number above 0"),
     ("rms_norm_eps", -1.0, "0 or a number above it"), ("rms_norm_eps", "tiny", "0 or a number above it"),
     ("rope_theta", 0, "a number above 0"), ("rope_theta", -10000.0, "a number above 0"),
-    ("rope_theta", math.nan, "a number above 0")])
+    ("rope_theta", math.nan, "a number above 0"), ("partial_rotary_factor", "half", "a number above 0, up to 1"),
+    ("partial_rotary_factor", 1.5, "a number above 0, up to 1")])
 def test_a_number_that_cannot_be_is_named(key: str, value: object, hint: str) -> None:
     """They were called absent, or a model that reads positions, or gave NaN at the first gate."""
     raw = tiny._BASE | {"model_type": "llama", "rms_norm_eps": 1e-6, "rope_theta": 10000.0} | {key: value}
@@ -54,6 +71,16 @@ def test_a_number_that_cannot_be_is_named(key: str, value: object, hint: str) ->
         shape.decoder(shape.as_config(raw), HTP, 64)
     assert f"llama: config has {key}: {value!r}" == caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("spelled", [
+    {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}}}])
+def test_two_tables_are_seen_in_the_file_however_it_spells_them(spelled: dict[str, Any]) -> None:
+    raw = tiny._BASE | {"model_type": "gemma3_text", "sliding_window": 512, "head_dim": 16} | spelled
+    decoder = shape.decoder(shape.as_config(raw), HTP, 64)
+    assert decoder.rotary_names() == ["position_ids_cos", "position_ids_sin",
+                                      "swa_position_ids_cos", "swa_position_ids_sin"]
 
 
 def test_a_norm_without_an_epsilon_is_let_through() -> None:
@@ -109,6 +136,15 @@ def test_attention_without_the_graphs_mask_is_an_error() -> None:
     attend = transformers.AttentionInterface()[attention.use(HTP)]
     with pytest.raises(ValueError, match="mask input was not used"):
         attend(torch.nn.Module(), *[torch.zeros(1, 1, 2, 2)] * 3, None, scaling=1.0)
+
+
+def test_rows_of_a_layer_type_that_the_config_does_not_tell_apart() -> None:
+    model: Any = tiny.model("gemma3")
+    module = DecoderGraph(model, HTP)
+    decoder = shape.decoder(model.config, HTP, 16)
+    module(*decoder.example(2, 2))
+    with pytest.raises(UnsupportedError, match="layers of type 'chunked_attention'"):
+        module._rotary(torch.zeros(1), None, "chunked_attention")
 
 
 def test_layers_without_a_cache_of_their_own_are_refused() -> None:

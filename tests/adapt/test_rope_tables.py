@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from transformers import LlamaConfig
+from edgeforge_runtime.manifest import COS, SIN, SWA_COS, SWA_SIN
+from transformers import Gemma3TextConfig, LlamaConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from edgeforge.adapt import rope, shape
@@ -26,6 +28,7 @@ class _Model(torch.nn.Module):
         self.model = torch.nn.Module()
         config = LlamaConfig(hidden_size=128, num_attention_heads=4, max_position_embeddings=32768,
                              rope_parameters={"rope_theta": 10000.0, "rope_type": "default", **parameters})
+        self.config = config
         self.model.rotary_emb = LlamaRotaryEmbedding(config)
 
 
@@ -39,7 +42,7 @@ def _frequencies(theta: float = 1e4, width: int = 32) -> Array:
 
 @pytest.mark.parametrize("context", [2048, 32768])
 def test_default_rope_to_its_last_position(context: int) -> None:
-    cos, sin = rope.tables(_Model(), context)
+    cos, sin = rope.tables(_Model(), context).values()
     angles = _angles(_frequencies(), context)
     assert cos.shape == sin.shape == (context, 16)
     assert cos.dtype == np.float32
@@ -49,10 +52,40 @@ def test_default_rope_to_its_last_position(context: int) -> None:
     assert max(np.abs(cos - np.cos(exact)).max(), np.abs(sin - np.sin(exact)).max()) < 5e-7
 
 
+def test_each_layer_type_has_its_table_to_the_last_position() -> None:
+    """Gemma 3: theta 1e4 where attention slides, 1e6 where it is full; 8192 positions in, a wrong one is noise."""
+    model = _Model()
+    model.config = Gemma3TextConfig(head_dim=32, num_hidden_layers=6, max_position_embeddings=8192)
+    model.model.rotary_emb = Gemma3RotaryEmbedding(model.config)
+    made = rope.tables(model, 8192)
+    assert list(made) == [COS, SIN, SWA_COS, SWA_SIN]
+    for names, theta in (((COS, SIN), 1e6), ((SWA_COS, SWA_SIN), 1e4)):
+        angles = _angles(_frequencies(theta), 8192)
+        for name, wave in zip(names, (np.cos, np.sin), strict=True):
+            assert np.abs(made[name] - wave(angles)).max() < 5e-4
+    assert np.abs(made[COS] - made[SWA_COS])[4096:].max() > 1.9
+
+
+def test_an_amplitude_is_its_own_tables() -> None:
+    """Olmo 3 stretches the positions of full attention alone."""
+    made = rope.tables(tiny.model("olmo3"), 64)
+    np.testing.assert_allclose(np.hypot(made[COS], made[SIN]), 0.1 * math.log(4.0) + 1, rtol=1e-6)
+    np.testing.assert_allclose(np.hypot(made[SWA_COS], made[SWA_SIN]), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layers", "theta"), [("sliding_attention", 100.0), ("full_attention", 10000.0)])
+def test_layers_of_one_type_take_the_plain_names(layers: str, theta: float) -> None:
+    model: Any = tiny.model("gemma3", layer_types=[layers] * 3)
+    decoder = shape.decoder(model.config, HTP, 16)
+    made = rope.tables(model, 16)
+    assert list(made) == decoder.rotary_names() == [COS, SIN]
+    np.testing.assert_allclose(made[COS], np.cos(_angles(_frequencies(theta, 16), 16)), atol=1e-6)
+
+
 def test_llama3_scaling_comes_along() -> None:
     parameters = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                   "original_max_position_embeddings": 512}
-    cos, sin = rope.tables(_Model(**parameters), 2048)
+    cos, sin = rope.tables(_Model(**parameters), 2048).values()
     scaled = []
     for frequency in _frequencies():
         turns = 512 * frequency / (2 * math.pi)
@@ -65,7 +98,8 @@ def test_llama3_scaling_comes_along() -> None:
 
 
 def test_yarns_amplitude_comes_along() -> None:
-    cos, sin = rope.tables(_Model(rope_type="yarn", factor=4.0, original_max_position_embeddings=8192), 64)
+    model = _Model(rope_type="yarn", factor=4.0, original_max_position_embeddings=8192)
+    cos, sin = rope.tables(model, 64).values()
     amplitude = 0.1 * math.log(4.0) + 1
     np.testing.assert_allclose(np.hypot(cos, sin), amplitude, rtol=1e-6)
 
@@ -74,7 +108,7 @@ def test_yarns_amplitude_comes_along() -> None:
 def test_width_follows_the_rotated_part_of_the_head(family: str) -> None:
     model: Any = tiny.model(family)
     decoder = shape.decoder(model.config, HTP, 8)
-    assert rope.tables(model, 8)[0].shape == (8, decoder.rotary // 2)
+    assert rope.tables(model, 8)[COS].shape == (8, decoder.rotary // 2)
 
 
 def test_a_half_precision_module_does_not_pass_for_the_truth() -> None:

@@ -26,7 +26,7 @@ def write(model: Any, tokenizer: Path | None, file: Path, kind: Kind = Kind.F32,
         pre: name of the pre-tokenizer.
         metadata: further keys of the architecture, `__` for `.`; a value None leaves a key out.
     """
-    config, arch = model.config, model.config.model_type
+    config, arch = model.config, architecture(model.config)
     writer = GGUFWriter(file, arch)
     for key, value in (keys(config) | {k.replace("__", "."): v for k, v in metadata.items()}).items():
         if value is not None:
@@ -44,23 +44,30 @@ def write(model: Any, tokenizer: Path | None, file: Path, kind: Kind = Kind.F32,
     return file
 
 
+def architecture(config: Any) -> str:
+    return str(config.model_type.removesuffix("_text"))
+
+
 def keys(config: Any) -> dict[str, Any]:
     """The keys that llama.cpp's converter writes for the config."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     found = {
         "context_length": config.max_position_embeddings, "block_count": config.num_hidden_layers,
         "embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads, "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_parameters["rope_theta"],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": rope["rope_theta"],
     }
     if config.model_type == "llama":
         found |= {"vocab_size": config.vocab_size, "rope.dimension_count": head}
-    if config.model_type in ("qwen3", "gemma2"):
+    if config.model_type in ("qwen3", "gemma2", "gemma3_text"):
         found |= {"attention.key_length": head, "attention.value_length": head}
     if config.model_type == "phi3":
         partial = config.rope_parameters.get("partial_rotary_factor", 1.0)
         found |= {"rope.dimension_count": int(head * partial), "rope.scaling.original_context_length": 4096,
                   "attention.sliding_window": config.sliding_window or 0}
+    if config.model_type == "gemma3_text":
+        found["attention.sliding_window"] = config.sliding_window
     if config.model_type == "gemma2":
         found |= {"attention.sliding_window": config.sliding_window,
                   "attn_logit_softcapping": config.attn_logit_softcapping,
@@ -70,7 +77,7 @@ def keys(config: Any) -> dict[str, Any]:
 
 def tensors(model: Any) -> dict[str, Array]:
     """Weights under GGUF's names, in its layout: llama's rotary rows interleaved, gemma's gains with their one."""
-    arch = next(a for a, name in MODEL_ARCH_NAMES.items() if name == model.config.model_type)
+    arch = next(a for a, name in MODEL_ARCH_NAMES.items() if name == architecture(model.config))
     names, found = get_tensor_name_map(arch, model.config.num_hidden_layers), {}
     tied = model.lm_head.weight is model.model.embed_tokens.weight
     for path, value in model.state_dict().items():
@@ -81,7 +88,7 @@ def tensors(model: Any) -> dict[str, Array]:
         if model.config.model_type == "llama" and module.endswith(("q_proj", "k_proj")):
             heads = model.config.num_attention_heads if "q_proj" in module else model.config.num_key_value_heads
             array = _interleave(array, heads)
-        if model.config.model_type == "gemma2" and "norm" in module:
+        if model.config.model_type in ("gemma2", "gemma3_text") and "norm" in module:
             array = array + 1
         found[f"{names.get_name(module)}.{suffix}"] = np.ascontiguousarray(array)
     return found

@@ -47,6 +47,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
         "max_position_embeddings": 8192, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rope_theta": 10000.0,
         "sliding_window": 4096},
+    "gemma-3-270m": {
+        "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "_sliding_window_pattern": 6,
+        "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "layer_types": ["sliding_attention", "full_attention"],
+        "max_position_embeddings": 32768, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rope_scaling": None,
+        "rope_local_base_freq": 10000.0, "rope_theta": 1000000.0, "sliding_window": 512,
+        "use_bidirectional_attention": False},
     "Phi-3-mini-4k-instruct": {
         "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "_name_or_path": "Phi-3-mini-4k-instruct",
         "attention_bias": False, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "embd_pdrop": 0.0,
@@ -127,6 +135,23 @@ def test_a_foreign_key_that_is_switched_off_says_nothing(value: object) -> None:
 def test_a_key_of_rope_that_its_type_does_not_read() -> None:
     rope = {"rope_type": "linear", "factor": 2.0, "beta_fast": 32}
     assert "beta_fast: 32" in refusal(lambda: check_config(opened(LLAMA | {"rope_scaling": rope}))).message
+
+
+@pytest.mark.parametrize(("layers", "parameters", "named"), [
+    ("full_attention", {"rope_type": "linear", "factor": 2.0, "beta_fast": 32}, "full_attention.beta_fast: 32"),
+    ("sliding_attention", {"rope_type": "default", "factor": 8.0}, "sliding_attention.factor: 8.0")])
+def test_a_key_of_one_layer_types_rope_that_its_type_does_not_read(
+        layers: str, parameters: dict[str, Any], named: str) -> None:
+    config = json.loads(tiny.config("gemma3").to_json_string())
+    check_config(opened(config))
+    config["rope_parameters"][layers] = parameters | {"rope_theta": 10000.0}
+    assert f"rope_parameters.{named}" in refusal(lambda: check_config(opened(config))).message
+
+
+def test_a_second_theta_that_nothing_reads() -> None:
+    """Both ways of spelling it at once, and they differ."""
+    config = json.loads(tiny.config("gemma3").to_json_string()) | {"rope_local_base_freq": 5000.0}
+    assert "rope_local_base_freq: 5000.0" in refusal(lambda: check_config(opened(config))).message
 
 
 def test_gemma_with_two_activations_that_differ() -> None:

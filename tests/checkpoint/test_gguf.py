@@ -18,9 +18,9 @@ import tiny_checkpoint
 import torch
 from checkpoints import refusal
 from gguf import GGMLQuantizationType as Kind
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
-from edgeforge.checkpoint import load_model, load_tokenizer, open_checkpoint
+from edgeforge.checkpoint import gguf_load, load_model, load_tokenizer, open_checkpoint
 from edgeforge.errors import EdgeForgeError, UnsupportedError
 
 IDS = torch.tensor(tiny.ids(24))[None]
@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "gemma2": ("gemma2", {"query_pre_attn_scalar": 8}),  # GGUF has no key for it: head_dim but for the 27B
+    "gemma3": ("gemma3", {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": None,
+                          "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                                              "full_attention": {"rope_type": "default", "rope_theta": 1e6}}}),
     "phi3": ("phi3", {}),
     "phi3, partial": ("phi3-partial", {}),
     "phi3 with a window": ("phi3", {"sliding_window": 16}),
@@ -145,6 +148,15 @@ class TestTokenizer:
         plain = load_tokenizer(open_checkpoint(gguf_files.write(model, source, tmp_path / "p.gguf", pre="gpt-2")))
         original = load_tokenizer(open_checkpoint(source))
         assert any(plain(t).input_ids != original(t).input_ids for t in self.TEXTS)
+
+    def test_an_ordinary_token_that_reads_like_an_end_is_none(self, source: Path) -> None:
+        """Gemma's vocabulary has HTML's </s>."""
+        tokenizer = load_tokenizer(open_checkpoint(source))
+        tokenizer.add_tokens(AddedToken("</s>", special=False))
+        before = gguf_load.stops(tokenizer)
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<end_of_turn>"]})
+        assert gguf_load.stops(tokenizer) == [*before, tokenizer.convert_tokens_to_ids("<end_of_turn>")]
+        assert tokenizer.convert_tokens_to_ids("</s>") not in before
 
     def test_special_tokens_and_template(self, file: Path, source: Path) -> None:
         found, original = load_tokenizer(open_checkpoint(file)), load_tokenizer(open_checkpoint(source))

@@ -103,6 +103,16 @@ def test_a_float_stage_is_near_the_float_model(built: Built) -> None:
         assert row["flips"] == {"value": 0, "low": None, "high": None}  # one window: no interval
 
 
+@pytest.mark.slow
+def test_what_was_compiled_is_near_what_it_was_compiled_from(built: Built, story: Path) -> None:
+    """Through the vendor's emulator, prefill and decode steps; the chat domain and so on are left to the CPU."""
+    rows = {on: evaluate(built.recipe, on=on, windows=1, files=(story,))["domains"][-1] for on in ("cpu", "htp")}
+    assert rows["htp"]["domain"] == "story.txt"
+    assert rows["htp"] != rows["cpu"], "another arithmetic"
+    assert rows["htp"]["ppl"]["value"] == pytest.approx(rows["cpu"]["ppl"]["value"], rel=0.02)
+    assert rows["htp"]["sqnr"]["value"] == pytest.approx(rows["cpu"]["sqnr"]["value"], abs=3)
+
+
 def test_the_table_holds_the_figures(built: Built) -> None:
     done = cli("eval", built.recipe, "--stage", "quantize", "--windows", 2)
     assert done.returncode == 0, done.stderr
@@ -140,6 +150,8 @@ def test_text_that_calibration_has_read_is_refused(built: Built, tmp_path: Path,
     ({"stage": "calibrate"}, "it leaves no model that can be run"),
     ({"files": (Path("nowhere.txt"),)}, "nowhere.txt cannot be read"),
     ({"task": "mmlu"}, "there is no such task"),
+    ({"on": "phone"}, r"--on phone: what bundle leaves has no such target\n.*it has cpu, htp"),
+    ({"stage": "quantize", "on": "htp"}, r"what quantize leaves has no such target\n.*it has cpu"),
 ])
 def test_what_cannot_be(built: Built, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from edgeforge_runtime.rope import ARRAYS
 from quant_graphs import adapted, parse
 
 from edgeforge.calibrate import observe
@@ -19,11 +20,11 @@ RANGE = (-2.0, 6.0)
 def table_of(model: ir.Model, grids: assign.Grids | None = None) -> Table:
     """Every watched value between -2 and 6, the RoPE rows between -1 and 1."""
     ranges = {str(v.name): RANGE for v in observe.sources(model.graph)}
-    ranges |= dict.fromkeys(("position_ids_cos", "position_ids_sin"), (-1.0, 1.0))
+    ranges |= {name: (-1.0, 1.0) for name in ranges if name in ARRAYS}
     return assign.assign(model.graph, ranges, grids or assign.Grids())
 
 
-@pytest.mark.parametrize("family", ["llama-bias", "qwen3", "gemma2", "phi3-partial"])
+@pytest.mark.parametrize("family", ["llama-bias", "qwen3", "gemma2", "gemma3", "phi3-partial"])
 def test_every_value_of_a_decoder_has_a_grid_and_every_grid_a_value(family: str) -> None:
     _, model = adapted(family)
     table = table_of(model)
@@ -76,10 +77,11 @@ def test_what_is_known_exactly_has_no_room() -> None:
     assert float(table["model.embed_tokens.weight"].scale) == pytest.approx(span / 65535, rel=1e-5)
 
 
-def test_a_rotated_half_may_turn_all_the_way() -> None:
+@pytest.mark.parametrize(("family", "layer"), [("llama", 0), ("gemma3", 0), ("gemma3", 1)])
+def test_a_rotated_half_may_turn_all_the_way(family: str, layer: int) -> None:
     """What calibration saw of x * sin at its positions says nothing about later ones; |x| does."""
-    _, model = adapted("llama")
-    grid = table_of(model)["model.layers.0.self_attn/Add/lo_sin"]
+    _, model = adapted(family)
+    grid = table_of(model)[f"model.layers.{layer}.self_attn/Add/lo_sin"]
     assert float(grid.scale) * 65535 == pytest.approx(2 * 6 * assign.HEADROOM)
     assert int(grid.zero_point) in (32767, 32768)
 

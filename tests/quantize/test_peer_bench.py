@@ -44,7 +44,7 @@ def test_the_cut_graph_is_the_whole_graphs_first_layer(cutting: ir.Model, tmp_pa
     model = model.clone()
     model.graph.outputs.append(next(v for n in model.graph for v in n.outputs if v.name == name))
     ids = np.random.default_rng(3).integers(3, made.decoder.vocab, TOKENS)
-    feeds = {n: t.numpy() for n, t in whole.feeds(made.decoder, ids, *made.tables).items()}
+    feeds = {n: t.numpy() for n, t in whole.feeds(made.decoder, ids, made.tables).items()}
     [sample] = cut.samples(cutting.graph, made.decoder, [ids], made.tables)
     assert not any(n.startswith("past_") for n in sample)
     assert {cut.layer(p.name) for p in cut.searched(cutting.graph)} == {0}

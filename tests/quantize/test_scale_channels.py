@@ -34,7 +34,7 @@ W4 = Grid(4)
 
 def samples(made: tiny.Adapted, count: int = 4) -> list[Sample]:
     rng = np.random.default_rng(11)
-    return [whole.feeds(made.decoder, rng.integers(3, made.decoder.vocab, 40), *made.tables) for _ in range(count)]
+    return [whole.feeds(made.decoder, rng.integers(3, made.decoder.vocab, 40), made.tables) for _ in range(count)]
 
 
 def lopsided(family: str) -> tuple[tiny.Adapted, ir.Model]:

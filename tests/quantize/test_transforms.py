@@ -17,9 +17,10 @@ from quant_graphs import adapted, prefill, run
 from edgeforge.calibrate.statistics import Peaks
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
+from edgeforge.graph.optimize import optimize
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import equalize, outliers, rotate
-from edgeforge.targets import PLAIN
+from edgeforge.targets import PLAIN, TRT
 
 EXACT_DB = 100.0
 FAMILIES = ["llama", "llama-bias", "llama-tied", "smollm3"]
@@ -51,6 +52,20 @@ def test_rotation_is_exact(family: str, tmp_path: Path) -> None:
     assert decibels(made, model, turned, tmp_path) >= EXACT_DB
     gains = [v for n, v in turned.graph.initializers.items() if n.endswith("input_layernorm.weight")]
     assert all((edit.constant(g) == 1).all() for g in gains)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3"])
+def test_rotation_of_matmuls_is_exact(family: str, tmp_path: Path) -> None:
+    """A tied table is untied first: behind the norm's gain head and table are no longer one."""
+    made = tiny.adapt(tiny.model(family), TRT)
+    model = optimize(made.model, TRT)
+    turned = model.clone()
+    direction = np.random.default_rng(3).normal(size=made.decoder.hidden)
+    assert rotate.rotate(turned, direction) == made.decoder.hidden
+    assert decibels(made, model, turned, tmp_path) >= EXACT_DB
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(turned.graph.initializers)
+    assert all((edit.constant(v) == 1).all() for n, v in turned.graph.initializers.items()
+               if n.endswith("input_layernorm.weight"))
 
 
 def test_rotation_keeps_the_length_of_every_embedding() -> None:
@@ -162,6 +177,20 @@ def test_splitting_is_exact(family: str, tmp_path: Path) -> None:
     assert outliers.split(copy, dict(zip(names, (quiet, MASSIVE), strict=True))) == names[1:]
     widths = [edit.known_dims(v)[-1] for n in copy.graph for v in n.outputs if v.name in names]
     assert widths == [48, 48 + 2 * 64]
+    assert decibels(made, model, copy, tmp_path) >= EXACT_DB
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_splitting_of_matmuls_is_exact(family: str, tmp_path: Path) -> None:
+    made = tiny.adapt(tiny.model(family), TRT)
+    model = optimize(made.model, TRT)
+    copy = model.clone()
+    kept = outliers.watched(copy.graph)
+    assert kept == {"model.layers.0.mlp/Mul": (2,), "model.layers.1.mlp/Mul": (2,)}
+    quiet = np.ones(48, np.float32)
+    assert outliers.split(copy, dict(zip(kept, (MASSIVE, quiet), strict=True))) == ["model.layers.0.mlp/Mul"]
+    for name, shape in (("up_proj", [176, 32]), ("gate_proj", [176, 32]), ("down_proj", [32, 176])):
+        assert list(copy.graph.initializers[f"model.layers.0.mlp.{name}.weight"].shape or ()) == shape
     assert decibels(made, model, copy, tmp_path) >= EXACT_DB
 
 

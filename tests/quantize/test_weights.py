@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -21,7 +22,8 @@ from edgeforge.quantize.weights.grid import Grid, Steps, encoding, minmax
 from edgeforge.recipe import Candidates, Quantize
 
 PER_CHANNEL, BLOCKS, LPBQ = Grid(4), Grid(4, 16), Grid(4, 16, lpbq=True)
-GRIDS = [PER_CHANNEL, Grid(8), BLOCKS, LPBQ]
+HALF = Grid(4, 16, half=True)
+GRIDS = [PER_CHANNEL, Grid(8), BLOCKS, LPBQ, HALF, Grid(8, half=True)]
 BALANCED = PRESETS["balanced"]
 MINMAX = Method("minmax", "nearest", 0, 0.0, False, False)
 
@@ -187,8 +189,24 @@ def test_channels_that_are_zero_or_tiny() -> None:
         assert torch.isfinite(made.reals).all()
         assert (made.steps.blocks > 0).all()
         assert (made.reals[:, 0] == 0).all()
-        if grid.bits == 8:
+        if grid.bits == 8 and not grid.half:
             assert torch.allclose(made.reals[:, 1], w[:, 1], atol=float(w[:, 1].abs().max()) / 50)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000), grid=st.sampled_from([HALF, Grid(4, half=True), Grid(8, half=True)]),
+       size=st.sampled_from([1.0, 1e-3, 1e-7]))
+def test_half_steps_are_float16_and_cost_next_to_nothing(seed: int, grid: Grid, size: float) -> None:
+    """What float16 holds to 11 bits moves a loss by hundredths; below its normal numbers it is coarse, and sound."""
+    x, w = inputs(seed), weights(seed) * size
+    gram = Gram(x.T @ x)
+    made = fit(w, gram, grid, BALANCED)
+    assert torch.equal(made.steps.blocks, made.steps.blocks.half().float())
+    assert (made.steps.blocks > 0).all()
+    whole = fit(w, gram, dataclasses.replace(grid, half=False), BALANCED)
+    if size > 1e-6:
+        assert lost(x, w, made.reals) <= 1.25 * lost(x, w, whole.reals)
+    assert lost(x, w, made.reals) <= lost(x, w, 0 * w)
 
 
 def test_inputs_that_were_never_there() -> None:

@@ -58,7 +58,7 @@ def _rope(**scaling: Any) -> Callable[[Arrays], Arrays]:
         model = nn.Module()
         model.model = nn.Module()
         model.model.rotary_emb = LlamaRotaryEmbedding(config)
-        cos, sin = rope.tables(model, 2048)
+        cos, sin = rope.tables(model, 2048).values()
         return {"cos": cos[fed["positions"]], "sin": sin[fed["positions"]]}
     return run
 
@@ -118,7 +118,7 @@ def _mask(fed: Arrays) -> Arrays:
     graph = m.Graph(maths.MASK_AR, maths.MASK_CL, (m.Part("", "g", (ids, spec, *rows), ()),))
     tables = np.zeros((maths.MASK_CL, 1), np.float32)
     past, first, count = (int(fed[k][0]) for k in ("past", "first", "rows"))
-    feeder = Feeder(_model(), tables, tables)
+    feeder = Feeder(_model(), {m.COS: tables, m.SIN: tables})
     return {"attention_mask": feeder.feeds(graph, [5] * count, past, first)[m.MASK]}
 
 

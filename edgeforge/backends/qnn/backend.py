@@ -3,7 +3,7 @@ everything finished asks for the check alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +45,15 @@ class QnnBackend:
     def check(self, facts: Facts) -> Iterator[Finding]:
         return limits.check(facts)
 
-    def compile(self, build: Build, split: Path, out: Path) -> list[Check]:
+    def compile(self, build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
         from edgeforge.backends.qnn import decoder
 
-        return decoder.compile_parts(build, split, out)
+        return decoder.compile_parts(build, sources["split"], out)
 
-    def bundle(self, build: Build, compiled: Path, split: Path, bundle: Path) -> dict[str, Target]:
+    def bundle(self, build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
         from edgeforge.backends.qnn import decoder
 
-        return decoder.bundle_parts(build, compiled, split, bundle)
+        return decoder.bundle_parts(build, sources["compile"], sources["split"], bundle)
 
     def compile_graph(self, build: Build, quantized: Path, vectors: Path, out: Path) -> list[Check]:
         from edgeforge.backends.qnn import plain

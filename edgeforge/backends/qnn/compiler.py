@@ -62,11 +62,12 @@ def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None
                  group: process.Group | None = None) -> CompiledPart:
     """Compiles the part and publishes job.out as a whole.
 
-    On failure job.out stays as it was, and job.failure keeps job.json, the log and failure.json.
+    On failure job.out stays as it was, and job.failure keeps job.json, the log and failure.json. Of a compiler that was
+    stopped, by its group or by Ctrl-C, nothing is kept.
 
     Args:
         memory_bytes: most resident memory of the compiler; None: no limit.
-        group: stops it together with others; of a compiler that was stopped so nothing is kept.
+        group: stops it together with others.
 
     Raises:
         CompilerError: no wheel, or a bad job.
@@ -84,7 +85,7 @@ def compile_part(job: PartJob, timeout_s: float, memory_bytes: int | None = None
                                 memory_bytes=memory_bytes, cwd=partial, group=group)
         _verify(job, partial, run)
     except BaseException as error:
-        if isinstance(error, ChildFailed) and error.ending.kind == "stopped":
+        if not isinstance(error, Exception) or (isinstance(error, ChildFailed) and error.ending.kind == "stopped"):
             shutil.rmtree(partial)
             raise
         failed.parent.mkdir(parents=True, exist_ok=True)

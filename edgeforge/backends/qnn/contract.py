@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from edgeforge.backends.qnn.binary import ContextBinary, GraphInfo, TensorInfo
 
 IDS, EMBEDS, MASK, LOGITS = "input_ids", "inputs_embeds", "attention_mask", "logits"
-ROTARY = ("position_ids_cos", "position_ids_sin")
+ROTARY = ("position_ids_cos", "position_ids_sin", "swa_position_ids_cos", "swa_position_ids_sin")
 _WIDTH = re.compile(r"ar(\d+)_cl(\d+)")
 _CACHE = re.compile(r"^past_(?:key|value)_\d+_(in|out)$")
 _ATTEND = 65535  # Genie writes raw codes: 65535 to attend, 0 not to

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 from edgeforge_runtime.executors.base import Arrays
 from edgeforge_runtime.manifest import Graph, Manifest, Part, Target
+from edgeforge_runtime.text import TextCodec
 
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.blocks import blocks_read_back
+from edgeforge.backends.qnn.chips import snapdragon
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.contract import contract_breaches
 from edgeforge.backends.qnn.emulator import emulate_loaded_or_anew
@@ -59,9 +61,10 @@ def compile_parts(build: Build, split: Path, out: Path) -> list[Check]:
 def _part(build: Build, split: Path, out: Path, parts: Sequence[Part], name: str) -> list[CompiledPart]:
     jobs = tuple(GraphJob(p.graph, split / p.file, split / _VECTORS / label / p.graph / record.INPUTS)
                  for p, label in zip(parts, _labels(split), strict=True))
-    kinds = [(DEVICE, True), (TWIN, False)] if build.chip.weight_sharing else [(DEVICE, False), (TWIN, False)]
-    work = [PartJob(name, jobs, build.chip.soc_model, out / kind / name, sharing, build.chip.vtcm_mb,
-                    dsp_arch=build.chip.dsp_arch, failed=build.failures / f"{name}_{kind}")
+    chip = snapdragon(build.chip)
+    kinds = [(DEVICE, True), (TWIN, False)] if chip.weight_sharing else [(DEVICE, False), (TWIN, False)]
+    work = [PartJob(name, jobs, chip.soc_model, out / kind / name, sharing, chip.vtcm_mb, dsp_arch=chip.dsp_arch,
+                    failed=build.failures / f"{name}_{kind}")
             for kind, sharing in kinds]
     for job in work:
         job.out.parent.mkdir(exist_ok=True)
@@ -83,7 +86,8 @@ def bundle_parts(build: Build, compiled: Path, split: Path, bundle: Path) -> dic
                     shutil.copyfile(graph.wrapper, folder / graph.wrapper.name)
         shutil.copyfile(bundle / artifact.TOKENIZER / genie.TOKENIZER, folder / genie.TOKENIZER)
         genie.write_genie_files(folder, _genie_spec(build, manifest, split, [p.binary.name for p in parts]))
-    return {"htp": Target(EXECUTOR, tuple(_emulated(g) for g in graphs), {"soc_model": str(build.chip.soc_model)})}
+    soc = str(snapdragon(build.chip).soc_model)
+    return {"htp": Target(EXECUTOR, tuple(_emulated(g) for g in graphs), {"soc_model": soc})}
 
 
 def _compile_pair(build: Build, work: Sequence[PartJob], name: str) -> list[CompiledPart]:
@@ -138,7 +142,7 @@ def _structure(build: Build, device: CompiledPart, twin: CompiledPart, models: M
                 note=f"soc {device.info.soc_model}, v{device.info.dsp_arch}, QAIRT {device.info.build_id}")
     yield Check(f"compile: {device.name} compiler", device.compile_seconds, "s",
                 note=f"peak {device.peak_rss_bytes / 2**30:.2f} GiB")
-    if report.sharing is None and build.chip.weight_sharing:
+    if report.sharing is None and snapdragon(build.chip).weight_sharing:
         yield Check(f"compile: {device.name} weights, both graphs over the larger one", math.inf, "x",
                     sense="at most", note="no shared weights were read back", gate="shared_bytes")
     if report.sharing is not None:
@@ -219,10 +223,11 @@ def _emulated(graph: Graph) -> Graph:
 
 def _genie_spec(build: Build, manifest: Manifest, split: Path, binaries: list[str]) -> genie.GenieSpec:
     decoder, config = artifact.load_decoder(split), build.checkpoint.config
-    rope = genie.rope_parameters(config)
+    (rope, *swa), chip = genie.rope_parameters(config), snapdragon(build.chip)
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     return genie.GenieSpec(
         context=build.context, vocab=decoder.vocab, eos=manifest.model.eos, head_dim=decoder.head_dim,
         rope_dim=decoder.rotary // 2, rope_theta=float(theta), ctx_bins=tuple(binaries),
-        soc_model=build.chip.soc_model, dsp_arch=build.chip.dsp_arch, pad=manifest.model.pad,
-        rope_scaling=rope or None)
+        soc_model=chip.soc_model, dsp_arch=chip.dsp_arch, pad=manifest.model.pad,
+        bos=genie.prepended(TextCodec(split / artifact.TOKENIZER), manifest.model.bos),
+        rope_scaling=rope or None, swa_rope=swa[0] if swa else None)

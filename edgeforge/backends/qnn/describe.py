@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeforge.backends.qnn.binary import ContextBinary, GraphInfo, TensorInfo, read_binaries
-from edgeforge.targets import CHIPS
+from edgeforge.targets import SNAPDRAGONS
 
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(path: Path, info: ContextBinary) -> dict[str, Any]:
-    chips = [c.name for c in CHIPS.values() if c.backend == "qnn" and c.soc_model == info.soc_model]
+    chips = [c.name for c in SNAPDRAGONS.values() if c.soc_model == info.soc_model]
     shared = max((g.shared_bytes for g in info.graphs), default=0)
     return {
         "kind": "QNN context binary", "path": str(path), "bytes": info.file_bytes, "soc_model": info.soc_model,

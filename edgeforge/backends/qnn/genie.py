@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime.text import TextCodec
+
+from edgeforge.adapt import shape
 from edgeforge.backends import process
 from edgeforge.backends.qnn import complaints, wheel
 from edgeforge.backends.qnn.schemas import embedded_schemas, violations
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.targets import HEXAGON
 
+SWA_PREFIX = "swa_"
+"""of the names of the inputs that hold the rows of the sliding layers' own RoPE table"""
 CONFIG, EXTENSIONS, TOKENIZER = "genie_config.json", "htp_backend_ext_config.json", "tokenizer.json"
 WORKER = process.module_command("edgeforge.backends.qnn.genie_worker")
 _DIALOG_SCHEMA, _EXTENSION_LIBRARY = "urn:genie:schema:dialog", "libQnnHtpNetRunExtensions.so"
@@ -74,6 +79,7 @@ class GenieSpec:
         eos: any of them ends a reply. pad: fills the unused rows of a prompt; None takes the first eos.
         head_dim: K and V's. rope_dim: rotated dimensions of a head / 2.
         rope_scaling: HF's rope parameters (rope_type, factor, ...); None for plain RoPE.
+        swa_rope: HF's rope parameters of sliding layers with a table of their own; None where there is one table.
         ctx_bins: file names in the bundle folder, part order. soc_model, dsp_arch: 57 and 75, say.
     """
 
@@ -89,6 +95,7 @@ class GenieSpec:
     bos: int | None = None
     pad: int | None = None
     rope_scaling: Mapping[str, Any] | None = None
+    swa_rope: Mapping[str, Any] | None = None
 
 
 def genie_config(spec: GenieSpec) -> dict[str, Any]:
@@ -98,10 +105,10 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
             f"Genie needs an end-of-sequence id, got {spec.eos}",
             "it also pads prompts with it: -1 would index outside the embedding table",
         )
-    rope: dict[str, Any] = {"type": "rope", "rope-dim": spec.rope_dim, "rope-theta": spec.rope_theta}
-    scaling = rope_scaling(spec.rope_scaling, spec.rope_dim)
-    if scaling:
-        rope["rope-scaling"] = scaling
+    rope: Any = _encoding(spec.rope_theta, spec.rope_scaling, spec.rope_dim)
+    if spec.swa_rope is not None:
+        theta = float(spec.swa_rope["rope_theta"])
+        rope = [rope, _encoding(theta, spec.swa_rope, spec.rope_dim) | {"prefix": SWA_PREFIX}]
     context: dict[str, Any] = {
         "version": 1,
         "size": spec.context,
@@ -143,10 +150,28 @@ def genie_config(spec: GenieSpec) -> dict[str, Any]:
     }
 
 
-def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """HF's rope parameters as config.json spells them, in the new way or the old one."""
-    found = config.get("rope_parameters") or config.get("rope_scaling")
-    return dict(found) if isinstance(found, Mapping) else {}
+def _encoding(theta: float, scaling: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "rope", "rope-dim": rope_dim, "rope-theta": theta}
+    words = rope_scaling(scaling, rope_dim)
+    return found | {"rope-scaling": words} if words else found
+
+
+def prepended(codec: TextCodec, bos: int | None) -> int | None:
+    """The bos that Genie has to put before a query: it encodes text without what tokenizer.json would put around it
+    (tried, libGenie 1.21). None where the chat template writes it: then the prompt holds it.
+    """
+    if bos is None or codec.encode("")[:1] != [bos]:
+        return None
+    spoken = codec.encode_chat([{"role": "user", "content": "Why?"}]) if codec.template is not None else []
+    return None if spoken[:1] == [bos] else bos
+
+
+def rope_parameters(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """HF's rope parameters, as config.json spells them in the new way or the old one: those of all layers, or those
+    of full attention and then those of sliding attention."""
+    made = shape.as_config(config)
+    found = shape.rope_tables(made)
+    return [dict(rope) if isinstance(rope := found[layers], Mapping) else {} for layers in shape.rotary_inputs(made)]
 
 
 def rope_scaling(hf: Mapping[str, Any] | None, rope_dim: int) -> dict[str, Any] | None:

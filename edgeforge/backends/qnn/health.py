@@ -12,10 +12,11 @@ import numpy as np
 
 from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.backends.qnn import wheel
+from edgeforge.backends.qnn.chips import snapdragon
 from edgeforge.backends.qnn.compiler import compile_part
 from edgeforge.backends.qnn.job import GraphJob, PartJob
 from edgeforge.errors import CompilerError
-from edgeforge.targets import Chip
+from edgeforge.targets import Chip, Snapdragon
 
 _TIMEOUT_S = 60.0
 _NO_DEVICE = "no phone is attached to a build; copy the bundle's device/ folder to it"
@@ -50,14 +51,14 @@ def proof(chip: Chip) -> Proof:
     name, begun = f"one operator compiled for {chip.name} and emulated", time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(prefix="edgeforge-doctor-") as folder:
-            problem, detail = _relu(Path(folder), chip)
+            problem, detail = _relu(Path(folder), snapdragon(chip))
         return Proof(name, time.perf_counter() - begun, problem, detail=detail)
     except (CompilerError, importlib.metadata.PackageNotFoundError) as error:
         hint = _command(getattr(error, "hint", ""))
         return Proof(name, time.perf_counter() - begun, str(error.args[0]), hint)
 
 
-def _relu(folder: Path, chip: Chip) -> tuple[str, str]:
+def _relu(folder: Path, chip: Snapdragon) -> tuple[str, str]:
     """What is wrong with the outputs, and what the binary says about itself."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper

@@ -11,6 +11,7 @@ from edgeforge_runtime.typed import read_json
 
 from edgeforge.backends.health import Card
 from edgeforge.backends.qnn import genie, wheel
+from edgeforge.backends.qnn.chips import snapdragon
 from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.estimate import Part
@@ -44,11 +45,12 @@ def may_crash(table: Table) -> bool:
 
 def card(chip: Chip) -> Card:
     """The chip as Qualcomm's compiler sees it; facts: its numbers, and Hexagon's fields."""
-    hexagon, bits = chip.hexagon, "/".join(map(str, chip.hexagon.weight_bits))
-    line = (f"SoC {chip.soc_model}, Hexagon v{chip.dsp_arch}, {chip.vtcm_mb} MiB VTCM; weights of {bits} bits, "
+    known = snapdragon(chip)
+    hexagon, bits = known.hexagon, "/".join(map(str, known.hexagon.weight_bits))
+    line = (f"SoC {known.soc_model}, Hexagon v{known.dsp_arch}, {known.vtcm_mb} MiB VTCM; weights of {bits} bits, "
             f"{'with' if hexagon.block_weights else 'no'} blocks, "
             f"{'shared' if hexagon.sharing else 'not shared'} by prefill and decode")
-    return Card(line, {"soc_model": chip.soc_model, "vtcm_mb": chip.vtcm_mb, **dataclasses.asdict(hexagon)})
+    return Card(line, {"soc_model": known.soc_model, "vtcm_mb": known.vtcm_mb, **dataclasses.asdict(hexagon)})
 
 
 def _toolchain() -> Iterator[Finding]:
@@ -64,7 +66,8 @@ def _toolchain() -> Iterator[Finding]:
 
 
 def _formats(facts: Facts) -> Iterator[Finding]:
-    chip, recipe, takes = facts.chip, facts.recipe, facts.chip.hexagon.weight_bits
+    chip, recipe = snapdragon(facts.chip), facts.recipe
+    takes = chip.hexagon.weight_bits
     for key, bits in (("weights", recipe.quantize.weights), ("head", recipe.quantize.head)):
         if bits not in takes:
             yield Finding("recipe", recipe.where(f"quantize.{key}"),
@@ -103,7 +106,8 @@ def _crash(inputs: int) -> str:
 def _foreign(facts: Facts) -> Iterator[Finding]:
     """Grids of quantize.encodings that this chip or the compiler does not have. 32 bits are a bias's: they are not
     read."""
-    chip, takes = facts.chip, facts.chip.hexagon.weight_bits
+    chip = snapdragon(facts.chip)
+    takes = chip.hexagon.weight_bits
     name = f"{chip.name} (Hexagon v{chip.dsp_arch})"
     width = " or ".join(map(str, takes))
     newer = "set target.chip to a chip with Hexagon v73 or later"
@@ -132,7 +136,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
 
 
 def _graphs(facts: Facts) -> Iterator[Finding]:
-    limit = facts.chip.graph_bytes
+    limit = snapdragon(facts.chip).graph_bytes
     for part in facts.estimate.parts if facts.estimate is not None else ():
         key, change = _remedy(facts, part, limit)
         if part.weights > limit:
@@ -150,7 +154,7 @@ def _remedy(facts: Facts, part: Part, limit: int) -> tuple[str, str]:
         return "quantize.embedding", "set quantize.embedding to 8" if quantize.embedding > 8 else (
             "its vocabulary is too large for this chip")
     if part.name == "head":
-        fewer = [b for b in facts.chip.hexagon.weight_bits if b < quantize.head]
+        fewer = [b for b in snapdragon(facts.chip).hexagon.weight_bits if b < quantize.head]
         return "quantize.head", f"set quantize.head to {fewer[-1]}" if fewer else (
             "its vocabulary is too large for this chip")
     return "split.part_bytes", f"set split.part_bytes to {limit // 2}"
@@ -161,7 +165,8 @@ def _genie(facts: Facts, folder: Path) -> Iterator[Finding]:
     where, config = str(folder / _CONFIGS[0]), facts.config
     rotary = facts.decoder.rotary if facts.decoder is not None else 0
     try:
-        genie.rope_scaling(genie.rope_parameters(config) or None, rotary // 2)
+        for rope in genie.rope_parameters(config):
+            genie.rope_scaling(rope or None, rotary // 2)
     except UnsupportedError as error:
         yield Finding("error", where, error.message, error.hint)
     ends = _ends(config) | _ends(_json(folder / _CONFIGS[1]))

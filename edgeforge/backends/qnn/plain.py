@@ -14,6 +14,7 @@ from edgeforge_runtime.plain import PlainManifest, one_graph
 
 from edgeforge.backends import process
 from edgeforge.backends.qnn.blocks import blocks_read_back
+from edgeforge.backends.qnn.chips import snapdragon
 from edgeforge.backends.qnn.compiler import CompiledPart, compile_part, load_part
 from edgeforge.backends.qnn.emulator import emulate_loaded_or_anew
 from edgeforge.backends.qnn.job import EXECUTOR, GraphJob, PartJob
@@ -34,8 +35,9 @@ def compile_graph(build: Build, quantized: Path, vectors: Path, out: Path) -> li
     calls = sorted(p for p in vectors.iterdir() if p.is_dir())
     build.say("HTP compiler")
     source = PlainManifest.load(quantized).part("cpu")
-    job = PartJob(name, (GraphJob(name, quantized / source.file, calls[0] / record.INPUTS),), build.chip.soc_model,
-                  out / _FOLDER, False, build.chip.vtcm_mb, dsp_arch=build.chip.dsp_arch,
+    chip = snapdragon(build.chip)
+    job = PartJob(name, (GraphJob(name, quantized / source.file, calls[0] / record.INPUTS),), chip.soc_model,
+                  out / _FOLDER, False, chip.vtcm_mb, dsp_arch=chip.dsp_arch,
                   failed=build.failures / name)
     part = compile_part(job, build.recipe.compile.timeout_s, process.allowance(build.recipe.compile.memory_mb))
     table = Table.load(quantized / FILE)

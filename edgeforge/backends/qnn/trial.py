@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending
 from edgeforge.backends.qnn import wheel
+from edgeforge.backends.qnn.chips import snapdragon
 from edgeforge.backends.qnn.compiler import WORKER_MODULE, compile_part, recorded
 from edgeforge.backends.qnn.job import JOB, GraphJob, PartJob
 from edgeforge.backends.trial import Attempt
@@ -60,8 +61,9 @@ class QnnTrial:
 
 def of_file(model: Path, feeds: Path | None, chip: Chip) -> QnnTrial:
     """An ONNX file with integer inputs and outputs, for a chip."""
-    job = PartJob(_NAME, (GraphJob(_NAME, model, feeds),), chip.soc_model, model.parent / _NAME, False, chip.vtcm_mb,
-                  dsp_arch=chip.dsp_arch)
+    known = snapdragon(chip)
+    job = PartJob(_NAME, (GraphJob(_NAME, model, feeds),), known.soc_model, model.parent / _NAME, False, known.vtcm_mb,
+                  dsp_arch=known.dsp_arch)
     return QnnTrial(model.name, job)
 
 

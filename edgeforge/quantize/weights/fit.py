@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse
 from edgeforge.quantize.weights.gram import Gram
-from edgeforge.quantize.weights.grid import Grid, Steps, minmax, steps_of
+from edgeforge.quantize.weights.grid import Grid, Steps, minmax, shipped, steps_of
 
 _OUTPUTS = 8192
 """outputs treated at a time, so that an LM head fits in memory: each is a problem of its own"""
@@ -67,10 +67,10 @@ def joined(pieces: list[Fitted]) -> Fitted:
 
 
 def _fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
-    steps = scales(weight, gram, grid, method)
+    steps = shipped(scales(weight, gram, grid, method))
     codes = gptq.codes(weight, steps, gram) if method.rounding == "gptq" else steps.nearest(weight)
     for _ in range(method.refine):
-        steps = refine.rescale(weight, codes, steps, gram)
+        steps = shipped(refine.rescale(weight, codes, steps, gram))
         codes = refine.descend(weight, codes, steps, gram)
     return Fitted(codes, steps)
 

@@ -13,6 +13,8 @@ from edgeforge.encoding import Encoding
 
 _FLOOR = 1e-9
 """smallest step: a channel of zeros keeps a positive scale"""
+_HALF_FLOOR = 2.0**-24
+"""smallest float16 above zero"""
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,14 @@ class Grid:
     """What codes a weight may have; zero is the code 0.
 
     block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..TOP times one
-    float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator).
+    float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator). half: steps
+    are float16 numbers, as what computes in float16 reads them.
     """
 
     bits: int
     block: int | None = None
     lpbq: bool = False
+    half: bool = False
 
     @property
     def low(self) -> int:
@@ -76,6 +80,13 @@ def steps_of(grid: Grid, blocks: Tensor) -> Steps:
     return Steps(grid, torch.ones_like(blocks[:1]), blocks)
 
 
+def shipped(steps: Steps) -> Steps:
+    """The steps as they are stored: those of a `half` grid rounded to float16."""
+    if not steps.grid.half:
+        return steps
+    return steps_of(steps.grid, steps.blocks.half().float().clamp_min(_HALF_FLOOR))
+
+
 def spread(blocks: Tensor, inputs: int) -> Tensor:
     """[b, o] -> [inputs, o]."""
     return blocks if len(blocks) == 1 else blocks.repeat_interleave(inputs // len(blocks), 0)
@@ -87,10 +98,11 @@ def minmax(weight: Tensor, grid: Grid) -> Tensor:
     return torch.maximum(parts.amax(1) / grid.high, parts.amin(1) / grid.low).clamp_min(_FLOOR)
 
 
-def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int) -> Encoding:
+def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int, half: bool = False) -> Encoding:
     """The min-max grid of a weight that no search fits, with one step for each slice along axis."""
     flat = np.ascontiguousarray(np.moveaxis(weight, axis, -1).reshape(-1, weight.shape[axis]), np.float32)
-    scale = minmax(torch.from_numpy(flat), Grid(bits))[0].numpy()
+    grid = Grid(bits, half=half)
+    scale = shipped(steps_of(grid, minmax(torch.from_numpy(flat), grid))).channel[0].numpy()
     return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis)
 
 

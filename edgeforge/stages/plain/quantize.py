@@ -18,7 +18,7 @@ from edgeforge.quantize import assign, footprint
 from edgeforge.stages import foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.plain import measure
-from edgeforge.stages.quantize import fit
+from edgeforge.stages.quantize import Seen, fit
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -32,7 +32,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     given = foreign.given(build, model.graph, bits, {})
 
     def make(build: Build, folder: Path) -> tuple[list[Check], float]:
-        checks = fit(build, model.clone(), samples, ranges, bits, folder, given)
+        checks = fit(build, model.clone(), samples, Seen(ranges), bits, folder, given)
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
         four = footprint.four_bits(model.graph, Table.load(folder / FILE))
         limit = gates.of_bits("quantize_db", four)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from edgeforge_runtime.rope import Tables
 from onnx_ir.passes import common
 
 from edgeforge.adapt.shape import Decoder
@@ -51,10 +52,10 @@ def first(model: ir.Model, layers: int, tokens: int) -> ir.Model:
 
 
 def samples(graph: ir.Graph, decoder: Decoder, windows: Sequence[npt.NDArray[np.int64]],
-            tables: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]) -> list[dict[str, Array]]:
+            tables: Tables) -> list[dict[str, Array]]:
     """Windows of token ids as the cut graph's inputs."""
     names = {str(v.name) for v in graph.inputs}
-    found = (whole.feeds(decoder, ids, *tables) for ids in windows)
+    found = (whole.feeds(decoder, ids, tables) for ids in windows)
     return [{name: tensor.numpy() for name, tensor in feeds.items() if name in names} for feeds in found]
 
 

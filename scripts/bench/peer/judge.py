@@ -77,7 +77,7 @@ def quantized(ready: Prepared, block: int | None, search: Search, out: Path, say
     """Writes the float model that a search leaves, as an artifact that can be run; returns what it took."""
     source = ready.transform.folder
     model = store.load(source)
-    samples = [whole.feeds(ready.decoder, ids, *ready.tables) for ids in ready.windows]
+    samples = [whole.feeds(ready.decoder, ids, ready.tables) for ids in ready.windows]
     options = ready.transform.build.recipe.quantize.model_copy(update={"block": block})
     with meter.measured() as spent:
         search(model, samples, weight_grids.choose(model.graph, options, decoder=True), say)

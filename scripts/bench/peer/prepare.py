@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import yaml
+from edgeforge_runtime.rope import Tables
 
 from edgeforge import artifact, pipeline, recipe
 from edgeforge.adapt.shape import Decoder
@@ -27,7 +28,7 @@ class Prepared:
 
     transform: Finished
     decoder: Decoder
-    tables: tuple[Floats, Floats]
+    tables: Tables
     windows: list[npt.NDArray[np.int64]]
 
 
@@ -52,9 +53,8 @@ def prepare(model: Path, cache: Path, variant: str = "balanced") -> Prepared:
         pipeline.build(made, _until("calibrate"))
     found = artifacts.find(made, "transform")
     text = next(place for stage, _, place in pipeline.places(found.build) if stage.name == "text")
-    with np.load(found.folder / artifact.ROPE) as tables:
-        return Prepared(found, artifact.load_decoder(found.folder), (tables["cos"], tables["sin"]),
-                        reading.windows(text))
+    return Prepared(found, artifact.load_decoder(found.folder), artifact.load_rope(found.folder),
+                    reading.windows(text))
 
 
 def _until(last: str) -> Callable[[pipeline.Event], None]:

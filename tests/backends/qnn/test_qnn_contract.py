@@ -46,6 +46,7 @@ def test_no_parts_is_a_breach() -> None:
         ("attention_mask", {"name": "mask"}, "no part takes attention_mask"),
         ("input_ids", {"dims": (1, 7)}, "must be int32"),
         ("position_ids_cos", {"name": "cos"}, "no earlier part"),
+        ("position_ids_cos", {"name": "swa_position_ids_cos", "dims": (1, 1, 7, 8)}, "must be (1, 1,"),
         ("past_key_0_in", {"scale": 0.5}, "its encoding differs"),
         ("past_value_1_in", {"dims": (2, 1, 16, 16)}, "must hold CL-AR"),
         ("logits", {"dims": (1, 1, 7, 256)}, "must have all"),

@@ -17,7 +17,7 @@ import pytest
 import qnn_small_graphs as small
 from qnn_fixtures import Compiler
 
-from edgeforge.backends import faults, orphan
+from edgeforge.backends import faults, orphan, process
 from edgeforge.backends.ending import ChildFailed, Ending
 from edgeforge.backends.qnn import binary, compiler, decoder, emulator, wheel
 from edgeforge.backends.qnn.compiler import PartJob, compile_part, recorded
@@ -228,6 +228,17 @@ def test_a_compiler_that_was_stopped_for_its_sibling_leaves_no_failure(
     assert not good.failure.exists(), "nothing is wrong with it"
     assert not good.out.exists()
     assert not good.out.with_name("good.partial").exists()
+
+
+def test_ctrl_c_leaves_no_failure(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*command: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "run_child", interrupted)
+    job = compiler.job("part", small.conv(1))
+    with pytest.raises(KeyboardInterrupt):
+        compile_part(job, 60)
+    assert not [p for p in (job.out, job.failure, job.out.with_name(job.out.name + ".partial")) if p.exists()]
 
 
 def test_the_wheel_is_named_with_its_version_in_one_place() -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import qnn_greedy
+from edgeforge_runtime.text import TextCodec
 from qnn_fixtures import WIDTHS, Built
 from qnn_tiny_llama import PARTS, cpu_session, graph_name, grid
+from tokenizers import Tokenizer, models, processors
 
 from edgeforge.backends.qnn import genie
 from edgeforge.backends.qnn.genie import (
@@ -253,6 +255,37 @@ def test_genies_rope_tables_are_those_of_transformers(built: Built, tmp_path: Pa
         # Genie rounds down, and computes in float32.
         codes = np.clip(np.floor(table[: len(prompt)] / scale + zero), 0, 65535)
         assert np.abs(found - codes).max() <= 1
+
+
+@pytest.mark.parametrize(("opens", "template", "expected"), [
+    (True, None, 1), (True, "{{ messages[0].content }}", 1), (True, "{{ bos_token }}{{ messages[0].content }}", None),
+    (False, None, None)])
+def test_genie_puts_bos_where_nothing_else_does(
+        tmp_path: Path, opens: bool, template: str | None, expected: int | None) -> None:
+    """Gemma without it is noise, and Genie's own tokenizer leaves it out."""
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "Why?": 2}, "<unk>"))
+    made.add_special_tokens(["<s>"])
+    if opens:
+        made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    if template is not None:
+        (tmp_path / "chat_template.jinja").write_text(template)
+    assert genie.prepended(TextCodec(tmp_path), 1) == expected
+    assert genie.prepended(TextCodec(tmp_path), None) is None
+
+
+@pytest.mark.parametrize("config", [
+    {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}},
+     "layer_types": ["sliding_attention", "full_attention"]}])
+def test_a_second_table_goes_by_its_prefix(wheel: None, config: dict) -> None:
+    full, swa = genie.rope_parameters(config)
+    made = genie_config(replace(SPEC, rope_theta=full["rope_theta"], rope_scaling=full, swa_rope=swa))
+    check_genie_config(made)
+    assert made["dialog"]["engine"]["model"]["positional-encoding"] == [
+        {"type": "rope", "rope-dim": 8, "rope-theta": 1e6},
+        {"type": "rope", "rope-dim": 8, "rope-theta": 1e4, "prefix": "swa_"}]
 
 
 def test_what_genie_cannot_do_is_refused() -> None:

@@ -1,0 +1,52 @@
+"""W8A8: the input of a product on an int8 grid with zero point 0, so that TensorRT multiplies int8 by int8."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeforge.backends.tensorrt import weights
+from edgeforge.encodings import Table
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+
+_BITS = 8
+
+
+def write(graph: ir.Graph, table: Table) -> list[str]:
+    """In place: Quantize and Dequantize before every product of 8-bit weights whose input has an 8-bit grid.
+
+    Returns those inputs. A product with 4-bit weights multiplies float16: TensorRT would unpack W4A8 first. Before
+    weights.write.
+
+    Raises:
+        UnsupportedError: a zero point, or a scale that float16 lacks (by the value's name).
+    """
+    made: dict[ir.Value, ir.Value] = {}
+    for product in weights.products(graph):
+        value = product.x
+        if not all(str(v.name) in table and table[str(v.name)].bits == _BITS for v in (value, product.weight)):
+            continue
+        if value not in made:
+            made[value] = _pair(graph, product.node, value, table)
+        product.node.replace_input_with(0, made[value])
+    return [str(v.name) for v in made]
+
+
+def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir.Value:
+    name, encoding = str(value.name), table[str(value.name)]
+    if not encoding.symmetric or encoding.scale.ndim:
+        raise UnsupportedError(f"{name}: its grid has a zero point or a scale a channel, which TensorRT does not take",
+                               "calibrate it symmetric, with one scale")
+    step = np.float16(encoding.scale)
+    if not step > 0 or not np.isfinite(step):
+        raise UnsupportedError(f"{name}: a scale of {float(encoding.scale):.3g} has no near float16",
+                               "leave its weight with 16 bits")
+    scale = edit.initializer(graph, f"{name}/scale", np.array(step, np.float32))
+    zero = edit.initializer(graph, f"{name}/zero_point", np.zeros((), np.int8))
+    shape = edit.known_dims(value)
+    codes = edit.node_before(anchor, "QuantizeLinear", [value, scale, zero], f"{name}/q", shape)
+    codes.type = ir.TensorType(ir.DataType.INT8)
+    real = edit.node_before(anchor, "DequantizeLinear", [codes, scale, zero], f"{name}/dq", shape)
+    real.type = ir.TensorType(ir.DataType.FLOAT)
+    return real

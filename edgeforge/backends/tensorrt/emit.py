@@ -1,0 +1,111 @@
+"""IR -> the ONNX that TensorRT compiles without a detour: opset 24, float16, cache in place, one Attention a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from edgeforge_runtime.manifest import new_name, past_layer
+from onnx_ir.passes import common
+
+from edgeforge.backends.tensorrt import activations, siblings, weights
+from edgeforge.backends.tensorrt.job import Range, Shape
+from edgeforge.backends.tensorrt.weights import Packed
+from edgeforge.encodings import Table
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+from edgeforge.graph.fuse_attention import FuseAttention
+from edgeforge.graph.half import ToHalf
+from edgeforge.graph.in_place import CacheInPlace
+
+_IR_VERSION = 11
+_OPS = {
+    "Add", "Attention", "Concat", "DequantizeLinear", "Div", "Gather", "Gelu", "LayerNormalization", "MatMul", "Mul",
+    "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Sigmoid", "Slice",
+    "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
+"""what decoders leave after optimize, each built here by TensorRT-RTX 1.7.1"""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """model: for TensorRT. packed: its weights that are codes, by name. int8: inputs of products that are int8 too."""
+
+    model: ir.Model
+    packed: dict[str, Packed]
+    int8: tuple[str, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all constants."""
+        return sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
+
+    @property
+    def attentions(self) -> int:
+        return sum(node.op_type == "Attention" for node in self.model.graph)
+
+    def codes(self, dtype: str) -> int:
+        """Codes of "int4" or "int8" that kernels read; a table that is also the head's weight counts twice."""
+        return sum(p.codes.size * len(list(_real(self.model.graph, name).uses()))
+                   for name, p in self.packed.items() if p.codes.dtype.name == dtype)
+
+    def profiles(self, widths: Sequence[int]) -> tuple[dict[str, Range], ...]:
+        """The inputs' shapes for each width. One token alone is read by kernels made for it, except where 8-bit weights
+        meet float16: those kernels unpack them first, and the ones for one token or two do not (1.7.1's layer dump)."""
+        return tuple(self._shapes(ar, 2 if ar == 1 and self._int8_alone() else ar) for ar in widths)
+
+    def _shapes(self, ar: int, most: int) -> dict[str, Range]:
+        def shape(value: ir.Value, tokens: int) -> Shape:
+            return tuple(d if isinstance(d, int) else tokens for d in edit.known_dims(value))
+        return {str(v.name): (shape(v, ar), shape(v, ar), shape(v, most)) for v in self.model.graph.inputs}
+
+    def _int8_alone(self) -> bool:
+        """Does a product of 8-bit weights read float16?"""
+        for name, packed in self.packed.items():
+            for use in _real(self.model.graph, name).uses() if packed.codes.dtype == np.int8 else ():
+                read = [u.node.inputs[0] for o in use.node.outputs for u in o.uses() if u.node.op_type == "MatMul"]
+                if any(edit.producer(x, "DequantizeLinear") is None for x in read):
+                    return True
+        return False
+
+
+def _real(graph: ir.Graph, name: str) -> ir.Value:
+    """What the DequantizeLinear behind a weight's codes makes."""
+    return next(iter(graph.initializers[name].uses())).node.outputs[0]
+
+
+def emit(model: ir.Model, table: Table, context: int) -> Emitted:
+    """Rewrites the plain profile's float graph in place.
+
+    Args:
+        table: grids of weights; of activations too where products multiply int8 by int8. The rest is float16.
+        context: slots of the cache.
+
+    Raises:
+        UnsupportedError: what TensorRT would refuse to parse, or unpack to float16 first (by module path).
+    """
+    graph = model.graph
+    inputs = [str(v.name) for v in graph.inputs if past_layer(str(v.name))]
+    CacheInPlace(context, [(name, new_name(name)) for name in inputs])(model)
+    FuseAttention()(model)
+    common.IdentityEliminationPass()(model)
+    int8 = activations.write(graph, table)
+    packed = siblings.merge(model, weights.pack_all(graph, table))
+    weights.write(graph, packed)
+    ToHalf()(model)
+    common.RemoveUnusedNodesPass()(model)
+    _check(graph)
+    model.ir_version = _IR_VERSION
+    return Emitted(model, packed, tuple(int8))
+
+
+def _check(graph: ir.Graph) -> None:
+    for node in graph:
+        if node.op_type not in _OPS:
+            raise UnsupportedError(f"{node.outputs[0].name}: op {node.op_type} was never built for TensorRT here",
+                                   "the model needs another form, or a test of this op")
+        shape = edit.dims(node.outputs[0])
+        if shape is None:
+            raise UnsupportedError(f"{node.outputs[0].name}: the shape of what {node.op_type} makes is not known",
+                                   "TensorRT wants every dimension but the token's fixed")

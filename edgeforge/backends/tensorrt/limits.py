@@ -1,0 +1,71 @@
+"""What TensorRT does not do for a GPU, told before any work: nothing here compiles or imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgeforge.backends.health import Card
+from edgeforge.backends.tensorrt import wheel
+from edgeforge.errors import CompilerError, UnsupportedError
+from edgeforge.findings import Facts, Finding
+from edgeforge.targets import Chip, Gpu
+
+
+def gpu(chip: Chip) -> Gpu:
+    """The chip as a GPU; UnsupportedError: it is none."""
+    if not isinstance(chip, Gpu):
+        raise UnsupportedError(f"{chip.name} is no GPU of NVIDIA's", "TensorRT builds for those alone")
+    return chip
+
+
+def compute(chip: Gpu) -> tuple[str, ...]:
+    """TensorRT's names of the chip's compute capabilities; none where the builder takes the GPU that it finds."""
+    return tuple(f"SM{sm}" for sm in chip.sms) if wheel.find().edition.crosses else ()
+
+
+def builds_here(chip: Gpu) -> bool:
+    """Is an engine made here: for a GPU that is built for anywhere, or by the edition that takes this machine's own?"""
+    return chip.cross or not wheel.find().edition.crosses
+
+
+def elsewhere(chip: Gpu) -> str:
+    """What to do where none is."""
+    return (f"TensorRT-RTX does not build for {chip.name} ({_capabilities(chip)}); device/onnx/build_engine.sh of the "
+            "bundle builds the engine there")
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Everything that stands against this recipe on this GPU, as far as it can be known."""
+    chip, recipe = gpu(facts.chip), facts.recipe
+    try:
+        found = wheel.find()
+    except CompilerError as error:
+        if chip.cross:
+            yield Finding("error", wheel.DISTRIBUTION, error.message, error.hint)
+        return
+    if found.edition is wheel.RTX and found.version != wheel.TESTED:
+        yield Finding("warning", found.edition.module, f"version {found.version} is installed, {wheel.TESTED} was "
+                      "tested", f"pip install {wheel.DISTRIBUTION}=={wheel.TESTED}")
+    if not chip.cross and found.edition.crosses:
+        yield Finding("warning", recipe.where("target.chip"), elsewhere(chip), "copy the bundle there and run it")
+    if found.edition is wheel.ENTERPRISE:
+        yield Finding("warning", recipe.where("target.chip"), f"{found.edition.module} builds for the GPU of this "
+                      f"machine, which has to be a {chip.name}", wheel.INSTALL)
+    if not chip.int4 and (key := recipe.quantize.four_bits):
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
+                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
+                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
+
+
+def card(chip: Chip) -> Card:
+    """The GPU as TensorRT sees it."""
+    mine = gpu(chip)
+    formats = ["float16", "int8", *(["int4 in blocks"] if mine.int4 else [])]
+    where = "engine built anywhere" if mine.cross else "engine built on the device only"
+    return Card(f"compute capability {_capabilities(mine)}; {', '.join(formats)}; {where}",
+                {"compute": [f"{sm // 10}.{sm % 10}" for sm in mine.sms], "int4": mine.int4, "fp8": mine.fp8,
+                 "cross": mine.cross})
+
+
+def _capabilities(chip: Gpu) -> str:
+    return ", ".join(f"{sm // 10}.{sm % 10}" for sm in chip.sms)

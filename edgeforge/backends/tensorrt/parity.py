@@ -1,0 +1,86 @@
+"""Did the rewrite for TensorRT change the model? The emitted ONNX against the float graph with the same weights.
+
+Both on onnxruntime's CPU. The reference computes in float32, with past‖new and attention spelled out, over weights
+rounded as the engine's are (codes x float16 scales; float16 else), so that what is left is the rewrite itself and
+float16 arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from edgeforge_runtime.executors import open_executor
+from edgeforge_runtime.manifest import Manifest
+from edgeforge_runtime.session import Session
+
+from edgeforge import artifact
+from edgeforge.backends.tensorrt import activations, emulate, weights
+from edgeforge.backends.tensorrt.emit import Emitted
+from edgeforge.encodings import Floats, Table
+from edgeforge.gates import Check
+from edgeforge.graph import edit, half, store
+from edgeforge.metrics import sqnr_db
+
+LEAST_INT8_DB = 20.0
+"""with int8 activations, where a value may round to the code beside: a whole step off"""
+STEPS = 16
+_CHUNKS = 2
+
+
+def checks(source: Path, table: Table, emitted: Emitted, model: Path, ids: np.ndarray, threads: int) -> list[Check]:
+    """Logits of two chunks of prefill, and of decode steps behind them over the cache that prefill left.
+
+    Args:
+        source: a quantize artifact. model: what was emitted. ids: [tokens], enough for both.
+    """
+    manifest = Manifest.load(source)
+    rope = artifact.load_rope(source)
+    cpu = manifest.targets["cpu"]
+    widths, context = [g.ar for g in cpu.graphs], cpu.graphs[0].cl
+    own = emulate.target(emitted.model, model.name, widths, context)
+    with Session(manifest, own, emulate.InPlaceOnCpu(model, threads), rope) as session:
+        made = list(_logits(session, ids, widths[0]))
+    with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as folder:
+        store.save(reference(store.load(source / "float"), table), Path(folder))
+        whole = artifact.whole(artifact.load_decoder(source), widths, context)
+        executor = open_executor(whole, Path(folder), exact=True, threads=threads)
+        with Session(dataclasses.replace(manifest, targets={"cpu": whole}), whole, executor, rope) as session:
+            expected = list(_logits(session, ids, widths[0]))
+    return list(_compared(expected, made, bool(emitted.int8)))
+
+
+def reference(model: ir.Model, table: Table) -> ir.Model:
+    """The float graph, in place, with every constant rounded as the emitted graph's is."""
+    graph = model.graph
+    packed = weights.pack_all(graph, table)
+    activations.write(graph, table)
+    for name, value in list(graph.initializers.items()):
+        array = edit.constant(value)
+        if array is not None and value.dtype == ir.DataType.FLOAT:
+            rounded = packed[name].reals() if name in packed else half.half(name, array).astype(np.float32)
+            value.const_value = ir.tensor(rounded, name=name)
+    return model
+
+
+def _logits(session: Session, ids: np.ndarray, chunk: int) -> Iterator[Floats]:
+    """First the prompt's rows, then a row a step."""
+    prompt = _CHUNKS * chunk
+    yield np.concatenate(list(session.score([int(t) for t in ids[:prompt]])))
+    for token in ids[prompt : prompt + STEPS]:
+        yield session.step(int(token))
+
+
+def _compared(expected: list[Floats], made: list[Floats], int8: bool) -> Iterator[Check]:
+    finite = all(np.isfinite(rows).all() for rows in made)
+    note = "" if finite else "float16 ends at 65504, and a value of this model goes further"
+    pairs = (("prefill", expected[0], made[0]), ("decode", np.stack(expected[1:]), np.stack(made[1:])))
+    for name, theirs, ours in pairs:
+        found = sqnr_db(theirs, ours) if finite else -math.inf
+        yield Check(f"compile: {name} of the emitted graph against the float graph", found, "dB",
+                    LEAST_INT8_DB if int8 else None, note=note, gate="" if int8 else "emitted_db")

@@ -1,0 +1,179 @@
+"""Weights in the forms that TensorRT multiplies without unpacking them first.
+
+Measured on TensorRT-RTX 1.7.1 by its layer dump: int4 in symmetric blocks of 16 to 128 inputs and int8 with one scale
+an output channel go into the product as they are; int4 with one scale a channel, blocks of 256 and blocks of int8 are
+unpacked to float16 by a kernel of their own, and any zero point but 0 is a parse error. So codes stay what they are,
+and their scales are written another way where that is the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from edgeforge.encodings import Encoding, Floats, Table, reals
+from edgeforge.errors import UnsupportedError
+from edgeforge.graph import edit
+
+BLOCKS = (128, 64, 32, 16)
+_LOSS = 1 / 64
+"""most that float16 may change a scale: below 2^-24 / _LOSS its steps are too coarse"""
+_WHOLE_BITS = 16
+_CHANNEL, _INPUTS = 0, 1
+"""axes of a weight [N, K]"""
+
+Codes = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight [N, K] as TensorRT takes it. codes: int4 or int8. scale: [N, K / block], or [N] without block."""
+
+    codes: Codes
+    scale: npt.NDArray[np.float16]
+    block: int | None
+
+    @property
+    def attributes(self) -> list[ir.Attr]:
+        """Of the DequantizeLinear that unpacks it."""
+        if self.block is None:
+            return [ir.AttrInt64("axis", _CHANNEL)]
+        return [ir.AttrInt64("axis", _INPUTS), ir.AttrInt64("block_size", self.block)]
+
+    def reals(self) -> Floats:
+        """What the product multiplies by: codes x scale, rounded to float16 once."""
+        scale = self.scale[:, None] if self.block is None else self.scale.repeat(self.block, _INPUTS)
+        found: Floats = (self.codes.astype(np.float32) * scale.astype(np.float32)).astype(np.float16).astype(np.float32)
+        return found
+
+
+@dataclass(frozen=True)
+class Product:
+    """MatMul(x, Transpose(weight))."""
+
+    node: ir.Node
+    turn: ir.Node
+    weight: ir.Value
+
+    @property
+    def x(self) -> ir.Value:
+        value = self.node.inputs[0]
+        if value is None:
+            raise ValueError(f"{self.node.name} lacks its input")
+        return value
+
+
+def products(graph: ir.Graph) -> Iterator[Product]:
+    """Every product with a constant [N, K]."""
+    for node in list(graph):
+        turn = edit.producer(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
+        weight = turn.inputs[0] if turn is not None else None
+        if turn is not None and weight is not None and weight.is_initializer():
+            yield Product(node, turn, weight)
+
+
+def pack(name: str, array: npt.NDArray[Any], encoding: Encoding) -> Packed | None:
+    """A weight [N, K] on its grid; None when 16 bits are asked for: it stays float16.
+
+    Raises:
+        UnsupportedError: a grid that TensorRT has no product for, or a scale that float16 cannot hold (by name).
+    """
+    if encoding.bits == _WHOLE_BITS:
+        return None
+    if not encoding.symmetric:
+        raise UnsupportedError(f"{name}: its grid has a zero point, which TensorRT refuses to parse",
+                               "export this weight symmetric")
+    middle = 0 if encoding.signed else 1 << (encoding.bits - 1)
+    codes = encoding.quantize(reals(array)) - middle
+    if encoding.bits == 8:
+        return Packed(codes.astype(np.int8), _half(name, _by_channel(name, encoding, len(array)), codes), None)
+    if encoding.bits != 4:
+        raise UnsupportedError(f"{name}: weights of {encoding.bits} bits", "TensorRT multiplies by 4, 8 or 16 bits")
+    steps, block = _by_block(name, encoding, *array.shape)
+    if block is None:  # one scale a channel, and no block divides it: the same codes as int8
+        return Packed(codes.astype(np.int8), _half(name, steps, codes), None)
+    return Packed(codes.astype(ml_dtypes.int4), _half(name, steps, codes.reshape(*steps.shape, block)), block)
+
+
+def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
+    """Every product's weight that has a grid, by name; see pack."""
+    found: dict[str, Packed] = {}
+    for product in products(graph):
+        name, array = str(product.weight.name), edit.constant(product.weight)
+        if name not in found and name in table and array is not None:
+            packed = pack(name, array, table[name])
+            if packed is not None:
+                found[name] = packed
+    return found
+
+
+def write(graph: ir.Graph, packed: Mapping[str, Packed]) -> None:
+    """In place: these weights become codes behind a DequantizeLinear, for all that reads them.
+
+    The node still makes float32 (half.py comes after). An embedding table that is the head's weight too is read
+    through it as well: TensorRT gathers rows of codes, and stores the table once.
+    """
+    for product in list(products(graph)):
+        name = str(product.weight.name)
+        if name in packed:
+            _replace(graph, product, packed[name])
+
+
+def _replace(graph: ir.Graph, product: Product, packed: Packed) -> None:
+    weight, turn = product.weight, product.turn
+    name, uses = str(weight.name), list(weight.uses())
+    graph.initializers.pop(name)
+    codes = edit.initializer(graph, name, packed.codes)
+    scale = edit.initializer(graph, f"{name}/scale", packed.scale)
+    anchor = graph[0] if any(use.node is not turn for use in uses) else turn
+    real = edit.node_before(anchor, "DequantizeLinear", [codes, scale], f"{name}/dq", list(packed.codes.shape),
+                            packed.attributes)
+    real.type = ir.TensorType(ir.DataType.FLOAT)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _by_channel(name: str, encoding: Encoding, channels: int) -> Floats:
+    if encoding.block is not None or encoding.axis not in (None, _CHANNEL):
+        raise UnsupportedError(f"{name}: 8-bit codes with a scale a block or an input, which TensorRT unpacks to "
+                               "float16 before the product", "take one scale an output channel")
+    steps: Floats = np.broadcast_to(encoding.steps(), (channels,))
+    return steps
+
+
+def _by_block(name: str, encoding: Encoding, channels: int, inputs: int) -> tuple[Floats, int | None]:
+    """Steps [N, K / block] and the block: the one that is there, or the largest that TensorRT takes with the same
+    numbers; [N] and None where none divides the inputs. Two blocks a row at least: one is a scale a channel."""
+    if encoding.block is None:
+        if encoding.axis not in (None, _CHANNEL):
+            raise UnsupportedError(f"{name}: 4-bit codes with a scale an input", "take one scale an output channel")
+        steps = np.broadcast_to(encoding.steps(), (channels,))
+        block = next((b for b in BLOCKS if inputs % b == 0 and inputs > b), None)
+        return (steps, None) if block is None else (steps[:, None].repeat(inputs // block, _INPUTS), block)
+    block = next((b for b in BLOCKS if encoding.block % b == 0 and inputs > b), None)
+    if encoding.axis != _INPUTS or block is None:
+        raise UnsupportedError(f"{name}: 4-bit codes in blocks of {encoding.block} along axis {encoding.axis}",
+                               f"TensorRT takes blocks of {', '.join(map(str, BLOCKS))} inputs")
+    return encoding.steps().repeat(encoding.block // block, _INPUTS), block
+
+
+def _half(name: str, steps: Floats, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.float16]:
+    """Scales as float16. codes: [*steps.shape, codes that share the step].
+
+    Where every code is 0 any scale does: the smallest normal number.
+    """
+    idle = ~codes.any(-1)
+    wanted = np.where(idle, np.finfo(np.float16).smallest_normal, steps).astype(np.float32)
+    made = wanted.astype(np.float16)
+    lost = np.abs(made.astype(np.float32) / wanted - 1)
+    if not lost.max(initial=0.0) <= _LOSS:
+        worst = float(wanted.reshape(-1)[lost.argmax()])
+        raise UnsupportedError(f"{name}: a scale of {worst:.3g} has no near float16",
+                               f"give it 16 bits: `quantize.exceptions: {{{name}: 16}}`")
+    return made

@@ -1,0 +1,60 @@
+"""What a recipe asks of numbers, held against what its chip's profile has: the same for every chip of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from edgeforge import targets
+from edgeforge.findings import Finding
+
+if TYPE_CHECKING:
+    from edgeforge.recipe import Recipe
+    from edgeforge.targets import Profile
+
+_FOUR, _READ = 4, 8
+
+
+def check(recipe: Recipe) -> Iterator[Finding]:
+    """Formats that nothing of this profile computes with."""
+    profile, options = targets.chip(recipe.target.chip).profile, recipe.quantize
+    chip, flow = recipe.target.chip, _FLOW[profile.flow]
+    if options.activations not in profile.activation_bits:
+        yield Finding("recipe", recipe.where("quantize.activations"), f"{options.activations} bits, and {chip} "
+                      f"computes on {flow} of {_either(profile.activation_bits)}",
+                      f"set quantize.activations to {profile.activation_bits[-1]}")
+    if options.block is not None and options.block not in profile.blocks:
+        yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes "
+                      f"{_either(profile.blocks)}", f"set quantize.block to {profile.blocks[-1]}")
+    if profile.flow == "float16":
+        yield from _float16(recipe, profile)
+
+
+_FLOW = {"codes": "integer codes", "float16": "float16, or integer codes,"}
+
+
+def _float16(recipe: Recipe, profile: Profile) -> Iterator[Finding]:
+    options, chip = recipe.quantize, recipe.target.chip
+    if not recipe.decoder:
+        yield Finding("recipe", recipe.where("model"), f"a plain graph, and {chip} takes language models here",
+                      "set target.chip to one of Qualcomm's, which takes both")
+    if "equalize_kv" in options.transforms:
+        yield Finding("recipe", recipe.where("quantize.transforms"), f"equalize_kv fills a cache's grid, and on {chip} "
+                      "the cache is float16, which has none", "leave equalize_kv out")
+    if options.encodings is not None:
+        yield Finding("recipe", recipe.where("quantize.encodings"), "encodings of another tool cover a graph of "
+                      f"integer codes, and {chip} computes in float16", "leave quantize.encodings out")
+    narrow = [key for key, bits in (("weights", options.weights), ("head", options.head)) if bits == _FOUR]
+    narrow += ["exceptions"] if _FOUR in options.exceptions.values() else []
+    if options.activations == _READ:
+        for key in narrow:
+            yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights beside 8-bit activations, and "
+                          f"{chip} multiplies codes of 8 bits by codes of 8 bits",
+                          f"set quantize.{key} to 8, or quantize.activations to 16")
+        if options.weights > _READ:
+            yield Finding("recipe", recipe.where("quantize.activations"), f"8 bits beside weights of {options.weights}"
+                          ": nothing would read them", "set quantize.weights to 8, or quantize.activations to 16")
+
+
+def _either(sizes: tuple[int, ...]) -> str:
+    return f"{', '.join(map(str, sizes[:-1]))} or {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
