@@ -25,6 +25,8 @@ EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight
 _BIAS_BYTES, _FLOAT_BYTES, _HALF = 4, 4, 16
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
 """bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
+_BUILDER_A_BYTE = 7
+"""bytes that TensorRT's builder takes for each byte of weights: 3.4 GB for 485 MB"""
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,14 @@ class Estimate:
     each stage holds and writes.
 
     parts: in order. layer: weights of the largest layer. float32: the exported model, head and table apart.
-    reference: HuggingFace's logits, which the gates compare with.
+    reference: HuggingFace's logits, which the gates compare with. compilers: all that run at once.
     """
 
     parts: tuple[Part, ...]
     layer: int
     float32: int
     reference: int
+    compilers: int
 
     @property
     def weights(self) -> int:
@@ -67,8 +70,7 @@ class Estimate:
     @property
     def memory(self) -> int:
         """The most that all processes of a stage hold: the split, calibration, or two compilers at once."""
-        compiler = _COMPILER + _COMPILER_A_WEIGHT * max(p.weights * 8 // p.bits for p in self.parts)
-        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 // 2 + 2 * compiler)
+        return _LIBRARIES + max(4 * self.float32, 3 * self.float32 // 2 + self.compilers)
 
     @property
     def disk(self) -> int:
@@ -100,7 +102,9 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
         made = (Part("engine", table * _HALF // 8 + sum(weights) + own, bits.weights, kv, logits),)
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
-    return Estimate(made, max(weights), count * _FLOAT_BYTES, reference)
+    largest = max(p.weights * 8 // p.bits for p in made)
+    compilers = _BUILDER_A_BYTE * made[0].weights if half else 2 * (_COMPILER + _COMPILER_A_WEIGHT * largest)
+    return Estimate(made, max(weights), count * _FLOAT_BYTES, reference, compilers)
 
 
 def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from edgeforge import __version__, interrupt
-from edgeforge.cli import bisect, build, check, chips, doctor, eval, inspect, lock, recipe, run, vectors
+from edgeforge.cli import bisect, build, check, chips, doctor, eval, inspect, lock, recipe, run, selfcheck, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -38,6 +38,7 @@ app.command("build")(build.build)
 app.command("check")(check.check)
 app.command("eval")(eval.evaluate)
 app.command("run")(run.run)
+app.command("selfcheck")(selfcheck.selfcheck)
 app.command("bisect")(bisect.bisect)
 app.command("doctor")(doctor.doctor)
 app.command("targets")(chips.targets)

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("edgeforge_runtime", description="Runs an EdgeForge bundle.")
     parser.add_argument("bundle", type=Path, help="folder with manifest.json")
     parser.add_argument("prompt", help="what the user says")
-    parser.add_argument("--on", default="cpu", metavar="cpu|htp", help="which of the bundle's targets (cpu)")
+    parser.add_argument("--on", default="cpu", metavar="cpu|htp|trt", help="which of the bundle's targets (cpu)")
     parser.add_argument("--max-tokens", type=_count, default=256, help="most tokens to write (256)")
     parser.add_argument("--temperature", type=_temperature, default=0.0, help="0 is greedy (0)")
     parser.add_argument("--raw", action="store_true", help="no chat template")

@@ -11,7 +11,7 @@ from .manifest import Target
 
 STAMP = "stage.json"
 """what the build leaves beside the manifest: every file's size"""
-_LOADED = (".onnx", ".data", ".bin")
+_LOADED = (".onnx", ".data", ".bin", ".engine")
 
 
 def check(target: Target, folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from edgeforge.backends.tensorrt.emit import Emitted
 from edgeforge.backends.tensorrt.engine import Engine
-from edgeforge.backends.tensorrt.job import Range
+from edgeforge.backends.tensorrt.job import Shape
 from edgeforge.backends.tensorrt.layers import CODES, Dump
 from edgeforge.errors import CompilerError
 from edgeforge.gates import Check
@@ -14,7 +14,7 @@ from edgeforge.gates import Check
 _NAMED = 3
 
 
-def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, Range]]) -> Iterator[Check]:
+def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, Shape]]) -> Iterator[Check]:
     """Figures of one engine against the model that it was built from; what falls short stops the build."""
     yield from _file(engine)
     ratio = engine.weights_bytes / emitted.weight_bytes
@@ -28,7 +28,7 @@ def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, 
     unlike = [name for name in profiles[0] if dump.inputs.get(name) != tuple(p[name] for p in profiles)]
     yield _none("compile: inputs whose shapes are not as asked", unlike, "inputs")
     for number, shapes in enumerate(profiles):
-        width = shapes["input_ids"][0][-1]
+        width = shapes["input_ids"][-1]
         yield from _profile(dump, emitted, number, f"compile: AR-{width}")
 
 

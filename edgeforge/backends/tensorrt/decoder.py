@@ -15,7 +15,7 @@ from edgeforge.backends import process
 from edgeforge.backends.tensorrt import checks, emulate, limits, parity, trtexec
 from edgeforge.backends.tensorrt.emit import Emitted, emit
 from edgeforge.backends.tensorrt.engine import Engine, build_engine, load_engine
-from edgeforge.backends.tensorrt.job import ENGINE, EngineJob, Range
+from edgeforge.backends.tensorrt.job import ENGINE, EngineJob, Shape
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
@@ -48,7 +48,7 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     return found + _engine(build, gpu, emitted, model, profiles, out)
 
 
-def _engine(build: Build, gpu: Gpu, emitted: Emitted, model: Path, profiles: Sequence[Mapping[str, Range]],
+def _engine(build: Build, gpu: Gpu, emitted: Emitted, model: Path, profiles: Sequence[Mapping[str, Shape]],
             out: Path) -> list[Check]:
     build.say("TensorRT's builder")
     job = EngineJob(model, limits.compute(gpu), tuple(profiles), out / _ENGINE, build.failures / _ENGINE)

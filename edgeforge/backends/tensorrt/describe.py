@@ -42,7 +42,7 @@ def _summary(path: Path) -> dict[str, Any]:
         return {"profiles": len(profiles), "weights_bytes": raw["weights_bytes"],
                 "activation_bytes": raw["activation_bytes"],
                 "layers": [{"profile": p, **dict(sorted(k.items()))} for p, k in zip(profiles, kinds, strict=True)],
-                "inputs": [{"name": n, "shapes": " ".join("x".join(map(str, r[1])) for r in ranges)}
-                           for n, ranges in raw["inputs"].items()]}
+                "inputs": [{"name": n, "shapes": ", ".join("x".join(map(str, shape)) for shape in shapes)}
+                           for n, shapes in raw["inputs"].items()]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

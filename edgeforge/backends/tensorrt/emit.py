@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 from edgeforge_runtime.manifest import new_name, past_layer
 from onnx_ir.passes import common
 
-from edgeforge.backends.tensorrt import activations, siblings, weights
-from edgeforge.backends.tensorrt.job import Range, Shape
+from edgeforge.backends.tensorrt import activations, rows, siblings, weights
+from edgeforge.backends.tensorrt.job import Shape
 from edgeforge.backends.tensorrt.weights import Packed
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
@@ -22,9 +21,9 @@ from edgeforge.graph.in_place import CacheInPlace
 
 _IR_VERSION = 11
 _OPS = {
-    "Add", "Attention", "Concat", "DequantizeLinear", "Div", "Gather", "Gelu", "LayerNormalization", "MatMul", "Mul",
-    "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Sigmoid", "Slice",
-    "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
+    "Add", "Attention", "Concat", "DequantizeLinear", "Div", "Gather", "Gelu", "LayerNormalization", "MatMul", "Max",
+    "Mul", "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Shape",
+    "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
 """what decoders leave after optimize, each built here by TensorRT-RTX 1.7.1"""
 
 
@@ -50,24 +49,10 @@ class Emitted:
         return sum(p.codes.size * len(list(_real(self.model.graph, name).uses()))
                    for name, p in self.packed.items() if p.codes.dtype.name == dtype)
 
-    def profiles(self, widths: Sequence[int]) -> tuple[dict[str, Range], ...]:
-        """The inputs' shapes for each width. One token alone is read by kernels made for it, except where 8-bit weights
-        meet float16: those kernels unpack them first, and the ones for one token or two do not (1.7.1's layer dump)."""
-        return tuple(self._shapes(ar, 2 if ar == 1 and self._int8_alone() else ar) for ar in widths)
-
-    def _shapes(self, ar: int, most: int) -> dict[str, Range]:
-        def shape(value: ir.Value, tokens: int) -> Shape:
-            return tuple(d if isinstance(d, int) else tokens for d in edit.known_dims(value))
-        return {str(v.name): (shape(v, ar), shape(v, ar), shape(v, most)) for v in self.model.graph.inputs}
-
-    def _int8_alone(self) -> bool:
-        """Does a product of 8-bit weights read float16?"""
-        for name, packed in self.packed.items():
-            for use in _real(self.model.graph, name).uses() if packed.codes.dtype == np.int8 else ():
-                read = [u.node.inputs[0] for o in use.node.outputs for u in o.uses() if u.node.op_type == "MatMul"]
-                if any(edit.producer(x, "DequantizeLinear") is None for x in read):
-                    return True
-        return False
+    def profiles(self, widths: Sequence[int]) -> tuple[dict[str, Shape], ...]:
+        """The inputs' shapes for each width."""
+        return tuple({str(v.name): tuple(d if isinstance(d, int) else ar for d in edit.known_dims(v))
+                      for v in self.model.graph.inputs} for ar in widths)
 
 
 def _real(graph: ir.Graph, name: str) -> ir.Value:
@@ -92,6 +77,7 @@ def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     common.IdentityEliminationPass()(model)
     int8 = activations.write(graph, table)
     packed = siblings.merge(model, weights.pack_all(graph, table))
+    rows.double(model, packed)
     weights.write(graph, packed)
     ToHalf()(model)
     common.RemoveUnusedNodesPass()(model)

@@ -49,7 +49,7 @@ class Engine:
 
 
 def build_engine(job: EngineJob, timeout_s: float, memory_bytes: int | None = None) -> Engine:
-    """Builds, and publishes job.out as a whole. On failure job.failure keeps job.json, the log and failure.json.
+    """Builds, and publishes job.out as a whole. On failure job.failure keeps the job, the log and failure.json.
 
     Raises:
         CompilerError: TensorRT is not installed, or a bad job.
@@ -63,7 +63,9 @@ def build_engine(job: EngineJob, timeout_s: float, memory_bytes: int | None = No
     partial.mkdir(parents=True)
     try:
         job.save(partial / JOB)
-        run = process.run_child([*WORKER, str(partial / JOB)], log=partial / LOG, timeout_s=timeout_s,
+        # Relative: the order of an engine's records depends on where the builder's memory lies, and so on what lies
+        # before it, down to the length of this path.
+        run = process.run_child([*WORKER, JOB], log=partial / LOG, timeout_s=timeout_s,
                                 memory_bytes=memory_bytes, cwd=partial)
         if not run.ok:
             raise _failed(job, _kind(run), run.ending(), run)
@@ -112,10 +114,11 @@ def _failed(job: EngineJob, kind: Kind, words: str, run: process.ChildRun) -> Ch
     ending = Ending(kind, words, run.signal, tuple(dict.fromkeys(lines[:_LINES])), frozenset(r[0] for r in refusals))
     shown = "".join(f"\n    {line}" for line in ending.lines)
     advice = _advice(ending, run.log)
-    rerun = f"to run it alone: python -m {WORKER_MODULE} {shlex.quote(str(job.failure / JOB))}"
+    rerun = (f"to run it alone: python -m {WORKER_MODULE} {shlex.quote(str(job.failure / JOB))}",
+             f"to find the smallest part that fails: edgeforge bisect {shlex.quote(str(job.failure))}")
     return ChildFailed(f"{job.onnx.name} for {', '.join(job.compute) or 'the GPU here'}: TensorRT's builder {words}"
                        f"{':' if shown else ''}{shown}", ending,
-                       "; ".join([*advice, f"the log is {job.failure / LOG}", rerun]))
+                       "; ".join([*advice, f"the log is {job.failure / LOG}", *rerun]))
 
 
 def module_path(node: str) -> str:

@@ -1,4 +1,4 @@
-"""What the builder is asked for, as data that survives a trip through job.json."""
+"""What the builder is asked for, as data that survives a trip through engine_job.json."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 from edgeforge.errors import CompilerError
 
-JOB, RESULT, LOG, LAYERS, ENGINE = "job.json", "result.json", "build.log", "layers.txt", "model.engine"
+JOB, RESULT, LOG, LAYERS, ENGINE = "engine_job.json", "result.json", "build.log", "layers.txt", "model.engine"
 REFUSED = "refused: "
 """what a line of the log begins with that names a node: its name, a tab, the reason"""
 EXECUTOR = "tensorrt"
 """of the bundle's target that a machine with the GPU runs"""
 
 Shape = tuple[int, ...]
-Range = tuple[Shape, Shape, Shape]
-"""least, best and most that an input's shape may be in one optimization profile"""
 
 
 @dataclass(frozen=True)
@@ -28,14 +26,14 @@ class EngineJob:
     Attributes:
         onnx: what emit wrote.
         compute: TensorRT's names of the GPUs that it has to run on ("SM86"); empty: the GPU of this machine.
-        profiles: the shapes of every input, for each optimization profile, widest first.
+        profiles: every input's shape, which is fixed, for each optimization profile, widest first.
         out: the folder to make; replaced as a whole, or left as it was on failure.
-        failed: where job.json and the log go when it fails; None: ``<out>.failed``.
+        failed: where the job and the log go when it fails; None: ``<out>.failed``.
     """
 
     onnx: Path
     compute: tuple[str, ...]
-    profiles: tuple[Mapping[str, Range], ...]
+    profiles: tuple[Mapping[str, Shape], ...]
     out: Path
     failed: Path | None = None
 
@@ -52,18 +50,13 @@ class EngineJob:
             raise CompilerError(f"{self.onnx}: an engine without optimization profiles")
 
     def save(self, path: Path) -> None:
-        """Writes job.json; paths absolute."""
+        """Writes it as JSON; paths absolute."""
         text = json.dumps(asdict(self), indent=1, default=lambda p: str(p.resolve()))
         path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> EngineJob:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        profiles = tuple({name: _range(shapes) for name, shapes in p.items()} for p in raw["profiles"])
+        profiles = tuple({name: tuple(shape) for name, shape in p.items()} for p in raw["profiles"])
         failed = Path(raw["failed"]) if raw["failed"] else None
         return cls(Path(raw["onnx"]), tuple(raw["compute"]), profiles, Path(raw["out"]), failed)
-
-
-def _range(raw: list[list[int]]) -> Range:
-    least, best, most = map(tuple, raw)
-    return least, best, most

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeforge.backends.tensorrt.job import Range, Shape
+from edgeforge.backends.tensorrt.job import Shape
 from edgeforge.errors import CompilerError
 
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*?)\], "
@@ -67,10 +67,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Dump:
-    """layers: in order of execution, profile by profile. inputs: by name, what the shape may be in each profile."""
+    """layers: in order of execution, profile by profile. inputs: by name, the shape in each profile, where fixed."""
 
     layers: tuple[Layer, ...]
-    inputs: dict[str, tuple[Range, ...]]
+    inputs: dict[str, tuple[Shape, ...]]
 
     @property
     def profiles(self) -> int:
@@ -105,7 +105,7 @@ def parse(text: str) -> Dump:
     """See read."""
     kernels, _, boundary = text.partition("I/O Tensors:")
     lines = [line.strip() for line in kernels.splitlines() if line.lstrip().startswith("Name: ")]
-    inputs = {m["name"]: tuple((_shape(a), _shape(b), _shape(c)) for a, b, c in _SHAPES.findall(line))
+    inputs = {m["name"]: tuple(_shape(low) for low, best, high in _SHAPES.findall(line) if low == best == high)
               for line in boundary.splitlines() if (m := _BOUNDARY.match(line)) and m["mode"] == "Input"}
     if not lines or not inputs:
         raise CompilerError("the builder said nothing about its layers",

@@ -25,13 +25,18 @@ def compute(chip: Gpu) -> tuple[str, ...]:
 
 def builds_here(chip: Gpu) -> bool:
     """Is an engine made here: for a GPU that is built for anywhere, or by the edition that takes this machine's own?"""
-    return chip.cross or not wheel.find().edition.crosses
+    if chip.cross:
+        return True
+    try:
+        return not wheel.find().edition.crosses
+    except CompilerError:
+        return False
 
 
 def elsewhere(chip: Gpu) -> str:
     """What to do where none is."""
-    return (f"TensorRT-RTX does not build for {chip.name} ({_capabilities(chip)}); device/onnx/build_engine.sh of the "
-            "bundle builds the engine there")
+    return (f"TensorRT-RTX does not build for compute capability {_capabilities(chip)}; device/onnx/build_engine.sh of "
+            "the bundle builds the engine where the GPU is")
 
 
 def check(facts: Facts) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed, Ending
 from edgeforge.backends.tensorrt import limits, wheel
 from edgeforge.backends.tensorrt.engine import WORKER_MODULE, build_engine, recorded
-from edgeforge.backends.tensorrt.job import JOB, EngineJob, Range
+from edgeforge.backends.tensorrt.job import JOB, EngineJob, Shape
 from edgeforge.backends.trial import Attempt
 from edgeforge.errors import CompilerError
 from edgeforge.targets import Chip
@@ -21,7 +22,7 @@ _NAME = "piece"
 
 @dataclass(frozen=True)
 class TrtTrial:
-    """See Trial. Nothing runs an engine here: no attempt has outputs. A piece's inputs have the shapes that it states.
+    """See Trial. Nothing runs an engine here: no attempt has outputs. A piece is built for the shapes that it states.
 
     memory: the limit that the job had, bytes; None: what is free.
     """
@@ -52,9 +53,7 @@ class TrtTrial:
         return Attempt(None, None)
 
     def _of(self, model: Path, out: Path) -> EngineJob:
-        known = self.job.profiles
-        own = tuple({n: shapes.get(n, r) for n, r in _inputs(model).items()} for shapes in known) or (_inputs(model),)
-        return dataclasses.replace(self.job, onnx=model, profiles=own, out=out, failed=None)
+        return dataclasses.replace(self.job, onnx=model, profiles=(_inputs(model),), out=out, failed=None)
 
 
 def of_file(model: Path, feeds: Path | None, chip: Chip) -> TrtTrial:
@@ -64,25 +63,54 @@ def of_file(model: Path, feeds: Path | None, chip: Chip) -> TrtTrial:
 
 
 def of_job(folder: Path) -> list[TrtTrial] | None:
-    """The model of the job in a folder; None when the folder holds no job of ours. CompilerError: its file is gone."""
+    """The model of the job in a folder at each of its widths, one a trial, bound and saved beside the job; None: no job
+    of ours is there.
+
+    Raises:
+        CompilerError: the job's model is gone, or it is no job.
+    """
     if not (folder / JOB).is_file():
         return None
     try:
         job = EngineJob.load(folder / JOB)
-    except (ValueError, KeyError, TypeError):
-        return None  # another backend's
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CompilerError(f"{folder / JOB} is not a compile job: {type(error).__name__} {error}") from error
     job.check()
-    return [TrtTrial(job.onnx.parent.name, job, None, *recorded(folder))]
+    known, memory = recorded(folder)
+    found = []
+    for number, shapes in enumerate(job.profiles):
+        name = f"profile_{number}"
+        bound = dataclasses.replace(job, onnx=_bound(job.onnx, shapes, folder, name), profiles=(shapes,))
+        found.append(TrtTrial(name, bound, None, known, memory))
+    return found
 
 
-def _inputs(model: Path) -> dict[str, Range]:
+def _bound(model: Path, shapes: Mapping[str, Shape], folder: Path, name: str) -> Path:
+    """A copy of the model in which every dimension is the profile's."""
+    import onnx_ir as ir
+
+    from edgeforge.graph import edit
+
+    loaded = ir.load(model)
+    graph = loaded.graph
+    known = {d: n for v in graph.inputs for d, n in zip(edit.known_dims(v), shapes[str(v.name)], strict=True)}
+    for value in [*graph.inputs, *(o for n in graph for o in n.outputs)]:
+        shape = edit.dims(value)
+        if shape is not None and all(d in known or isinstance(d, int) for d in shape):
+            edit.set_shape(value, [d if isinstance(d, int) else known[d] for d in shape])
+        else:
+            value.shape = None
+    ir.save(loaded, folder / f"{name}.onnx", external_data=f"{name}.data", size_threshold_bytes=1024)
+    return folder / f"{name}.onnx"
+
+
+def _inputs(model: Path) -> dict[str, Shape]:
     import onnx
 
-    def shape(value: Any) -> Range:
+    def shape(value: Any) -> Shape:
         dims = value.type.tensor_type.shape.dim
         if any(not d.HasField("dim_value") and not d.dim_param for d in dims):
             raise CompilerError(f"{model}: input {value.name} has dimensions without a size")
-        one = tuple(int(d.dim_value) or 1 for d in dims)
-        return one, one, one
+        return tuple(int(d.dim_value) or 1 for d in dims)
 
     return {v.name: shape(v) for v in onnx.load(model, load_external_data=False).graph.input}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from edgeforge.backends.tensorrt.job import ENGINE, Range, Shape
+from edgeforge.backends.tensorrt.job import ENGINE, Shape
 from edgeforge.graph import store
 
 SCRIPT = "build_engine.sh"
@@ -22,15 +22,14 @@ cd "$(dirname "$0")"
 _BOUNDS = ("minShapes", "optShapes", "maxShapes")
 
 
-def write(folder: Path, profiles: Sequence[Mapping[str, Range]], model: ir.Model) -> None:
+def write(folder: Path, profiles: Sequence[Mapping[str, Shape]], model: ir.Model) -> None:
     """The command as a script beside model.onnx, which leaves the engine in the folder above."""
     open_inputs = [str(v.name) for v in model.graph.inputs if not all(isinstance(d, int) for d in v.shape or ())]
     words = ["trtexec", f"--onnx={store.MODEL}", f"--saveEngine=../{ENGINE}", "--stronglyTyped", "--skipInference",
              "--profilingVerbosity=detailed"]
     for number, shapes in enumerate(profiles):
         words.append(f"--profile={number}")
-        words += [f"--{bound}=" + ",".join(f"{n}:{_shown(shapes[n][i])}" for n in open_inputs)
-                  for i, bound in enumerate(_BOUNDS)]
+        words += [f"--{bound}=" + ",".join(f"{n}:{_shown(shapes[n])}" for n in open_inputs) for bound in _BOUNDS]
     path = folder / SCRIPT
     path.write_text(_HEAD + " \\\n  ".join(words) + "\n", encoding="utf-8")
     path.chmod(0o755)

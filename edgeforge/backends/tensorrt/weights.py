@@ -119,8 +119,7 @@ def write(graph: ir.Graph, packed: Mapping[str, Packed]) -> None:
     The node still makes float32 (half.py comes after). An embedding table that is the head's weight too is read
     through it as well: TensorRT gathers rows of codes, and stores the table once.
     """
-    for product in list(products(graph)):
-        name = str(product.weight.name)
+    for name, product in {str(p.weight.name): p for p in products(graph)}.items():
         if name in packed:
             _replace(graph, product, packed[name])
 

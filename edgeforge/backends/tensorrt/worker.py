@@ -1,6 +1,6 @@
-"""Child process: builds one engine. ``python -m edgeforge.backends.tensorrt.worker job.json``
+"""Child process: builds one engine. ``python -m edgeforge.backends.tensorrt.worker engine_job.json``
 
-Everything is written beside job.json: ``model.engine``, ``layers.txt`` (the builder's account of the fused layers) and
+Everything is written beside it: ``model.engine``, ``layers.txt`` (the builder's account of the fused layers) and
 ``result.json`` last, so that its presence means success. What is refused is printed, a line a reason, behind
 REFUSED and the name of the ONNX node. The calls are those that TensorRT-RTX and enterprise TensorRT share; strong
 typing is what both have.
@@ -36,7 +36,8 @@ def build(trt: Any, job: EngineJob, versions: Mapping[str, str], folder: Path) -
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(job.onnx)):
+    os.chdir(job.onnx.parent)  # an engine's bytes hang on this path too, see engine.py
+    if not parser.parse_from_file(job.onnx.name):
         for error in map(parser.get_error, range(parser.num_errors)):
             print(f"{REFUSED}{error.node_name()}\t{error.node_operator()}: {error.desc()}", flush=True)
         raise CompilerError("the parser refused the model")
@@ -71,7 +72,7 @@ def _config(trt: Any, builder: Any, job: EngineJob) -> Any:
     for number, shapes in enumerate(job.profiles):
         profile = builder.create_optimization_profile()
         for name, shape in shapes.items():
-            profile.set_shape(name, *shape)
+            profile.set_shape(name, shape, shape, shape)
         if config.add_optimization_profile(profile) < 0:
             raise CompilerError(f"optimization profile {number} was refused: {dict(shapes)}")
     return config

@@ -11,6 +11,7 @@ from edgeforge_runtime.manifest import Target
 from .base import Arrays, Executor
 from .cpu import CpuExecutor
 from .htp import HtpExecutor
+from .trt import TrtExecutor
 
 __all__ = ["Arrays", "Executor", "open_executor"]
 
@@ -37,4 +38,6 @@ def open_executor(
         return CpuExecutor(target, folder, exact=exact, threads=threads)
     if target.executor == "qnn-htp":
         return HtpExecutor(target, folder)
-    raise ManifestError(f"no executor {target.executor!r}: this runtime has onnx-cpu and qnn-htp")
+    if target.executor == "tensorrt":
+        return TrtExecutor(target, folder)
+    raise ManifestError(f"no executor {target.executor!r}: this runtime has onnx-cpu, qnn-htp and tensorrt")

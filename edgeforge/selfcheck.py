@@ -1,0 +1,112 @@
+"""A bundle on the machine that it was built for: are the numbers right, and how fast is it?
+
+For who has the GPU, or whatever the target runs on: the tokens of the bundle's own test vectors are read on that
+target and on the CPU, and the logits compared; then the first token and the following ones are timed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from edgeforge_runtime.errors import RunError
+from edgeforge_runtime.manifest import IDS, Manifest
+from edgeforge_runtime.session import Session
+
+from edgeforge.errors import EdgeForgeError, RecipeError
+from edgeforge.export import record
+from edgeforge.gates import Check
+from edgeforge.metrics import sqnr_db
+
+_VECTORS = Path("vectors") / "whole"
+LEAST_DB = 35.0
+"""of two float16 machines with the same weights 50 are usual; int8 activations, or a lost token, cost far more"""
+_STEPS = 64
+_REFERENCE = "cpu"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One run over a prompt and the steps behind it."""
+
+    prompt: int
+    first_s: float
+    steps: int
+    steps_s: float
+
+
+def run(bundle: Path, on: str | None = None) -> list[Check]:
+    """Compares and times; the checks say what was found. on: a target; the one beside the CPU's when there is just one.
+
+    Raises:
+        RecipeError: the bundle has no such target. EdgeForgeError: it cannot be opened here, or has no test vectors.
+    """
+    try:
+        on = _target(bundle, Manifest.load(bundle), on)
+        prompt, steps = _tokens(bundle)
+        with Session.open(bundle, on) as session:
+            made = _logits(session, prompt, steps)
+            timing = _timed(session, prompt, steps)
+        with Session.open(bundle, _REFERENCE) as session:
+            expected = _logits(session, prompt, steps)
+    except RunError as error:
+        raise EdgeForgeError(str(error), "run this on the machine that the bundle was built for, with its whole folder"
+                             ) from error
+    return _checks(on, expected, made, timing)
+
+
+def _target(bundle: Path, manifest: Manifest, on: str | None) -> str:
+    names = sorted(manifest.targets)
+    others = [name for name in names if name != _REFERENCE]
+    if on is None and len(others) == 1:
+        return others[0]
+    if on is None:
+        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", "say which with --on")
+    if on not in names:
+        raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(names)}")
+    return on
+
+
+def _tokens(bundle: Path) -> tuple[list[int], list[int]]:
+    """The prompt of the bundle's vectors, and the tokens behind it."""
+    try:
+        labels = sorted(p.name for p in (bundle / _VECTORS).iterdir())
+        found = {n: record.load_arrays(bundle / _VECTORS / n / record.INPUTS)[IDS].reshape(-1).tolist() for n in labels}
+    except (OSError, KeyError, ValueError) as error:
+        raise EdgeForgeError(f"{bundle / _VECTORS} holds no test vectors: {error}", "copy the bundle again") from error
+    wide = [n for n in labels if not n.startswith("ar1_")]
+    if not wide:
+        raise EdgeForgeError(f"{bundle / _VECTORS} holds no prompt", "copy the bundle again")
+    return found[wide[0]], [token for n in labels if n.startswith("ar1_") for token in found[n]]
+
+
+def _logits(session: Session, prompt: list[int], steps: list[int]) -> np.ndarray:
+    rows = [np.concatenate(list(session.score(prompt)))]
+    return np.concatenate([*rows, *(session.step(token)[None] for token in steps)])
+
+
+def _timed(session: Session, prompt: list[int], steps: list[int]) -> Timing:
+    """Warm: everything has run before. The steps repeat the prompt's tokens, as far as the context goes."""
+    for _ in session.score(prompt):  # empties the cache, too
+        pass
+    begun = time.perf_counter()
+    for _ in session.score(prompt):
+        pass
+    first = time.perf_counter() - begun
+    count = min(_STEPS, session.context - len(prompt))
+    begun = time.perf_counter()
+    for index in range(count):
+        session.step((steps or prompt)[index % len(steps or prompt)])
+    return Timing(len(prompt), first, count, time.perf_counter() - begun)
+
+
+def _checks(on: str, expected: np.ndarray, made: np.ndarray, timing: Timing) -> list[Check]:
+    flips = float((expected.argmax(-1) != made.argmax(-1)).mean())
+    found = [Check(f"{on} against {_REFERENCE}, logits", sqnr_db(expected, made), "dB", LEAST_DB),
+             Check(f"{on} against {_REFERENCE}, top-1 flips", flips, "of tokens"),
+             Check(f"{on}: first token", timing.first_s, "s", note=f"a prompt of {timing.prompt} tokens")]
+    if timing.steps:
+        found.append(Check(f"{on}: decode", timing.steps / timing.steps_s, "tokens/s", note=f"{timing.steps} steps"))
+    return found

@@ -1,0 +1,108 @@
+"""Recipe to bundle for a GPU that is not here: what the bundle holds, what it says, and what a second build repeats."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tiny_checkpoint
+import yaml
+from builds import cli
+from edgeforge_runtime.manifest import WRITE, Manifest
+
+from edgeforge import lock, pipeline, recipe, targets
+from edgeforge.pipeline import Event
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt_rtx is an extra")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gpu build")
+    tiny_checkpoint.make(folder / "tied", tie_word_embeddings=True)
+    return folder
+
+
+def _recipe(root: Path, name: str, chip: str, **more: object) -> Path:
+    raw = {"model": "tied", "out": f"out/{name}", "target": {"chip": chip, "context": 128, "prefill": 32},
+           "calibrate": {"windows": 4, "tokens": 128, "samples": 0},
+           "quantize": {"weights": 4, "block": 64}, **more}
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+def _built(path: Path) -> tuple[Path, Counter[str]]:
+    events: list[Event] = []
+    bundle = pipeline.build(recipe.load(path), events.append)
+    return bundle, Counter(e.kind for e in events)
+
+
+@pytest.fixture(scope="module")
+def bundle(root: Path) -> Path:
+    return _built(_recipe(root, "ada", "geforce-rtx-4090"))[0]
+
+
+def test_the_bundle_runs_on_the_cpu_and_holds_the_engine(bundle: Path) -> None:
+    manifest = Manifest.load(bundle)
+    assert set(manifest.targets) == {"cpu", "trt"}
+    assert (bundle / "device" / "model.engine").stat().st_size > 1 << 20
+    assert {p.name for p in (bundle / "device" / "onnx").iterdir()} == {"model.onnx", "model.data", "build_engine.sh"}
+    assert {p.name for p in (bundle / "vectors").iterdir()} == {"whole"}
+    for graph in manifest.targets["trt"].graphs:
+        assert WRITE in graph.boundary()[0]
+    done = cli("run", bundle, "Hello", "--max-tokens", 4)
+    assert done.returncode == 0, done.stderr
+    assert "tokens read" in done.stderr
+
+
+def test_the_report_says_built_not_run(bundle: Path) -> None:
+    raw = json.loads((bundle / "report.json").read_text(encoding="utf-8"))
+    assert "built, not run" in raw["not_seen"][0]
+    assert [s["name"] for s in raw["stages"]] == [
+        "adapt", "optimize", "text", "transform", "quantize", "export", "compile"]
+    assert "tensorrt-rtx-cu12" in raw["stages"][-1]["tools"]
+
+
+def test_the_lock_holds(bundle: Path) -> None:
+    found = lock.check(bundle)
+    assert (found.damaged, found.drift) == ((), ())
+
+
+def test_a_second_build_and_another_gpu_repeat_nothing_but_what_names_it(root: Path, bundle: Path) -> None:
+    assert _built(_recipe(root, "ada", "geforce-rtx-4090"))[1] == {"cached": 8}
+    other, kinds = _built(_recipe(root, "ampere", "geforce-rtx-3090"))
+    assert (kinds["cached"], kinds["done"]) == (6, 2)
+    engines = [(b / "device" / "model.engine").read_bytes() for b in (bundle, other)]
+    assert engines[0] != engines[1]
+
+
+def test_a_jetson_gets_the_onnx_and_the_command(root: Path, bundle: Path) -> None:
+    path = _recipe(root, "orin", "jetson-agx-orin")
+    checked = cli("check", path)
+    assert checked.returncode == 0
+    assert "build_engine.sh" in checked.stdout
+    made, _ = _built(path)
+    assert not (made / "device" / "model.engine").exists()
+    assert (made / "device" / "onnx" / "build_engine.sh").read_text(encoding="utf-8").startswith("#!")
+
+
+def test_a_gpu_without_int4_is_told_before_any_work(root: Path) -> None:
+    done = cli("build", _recipe(root, "turing", "geforce-rtx-2080"))
+    assert done.returncode == 2
+    assert "turing.yaml:" in done.stderr
+    assert "4-bit weights, and geforce-rtx-2080 (7.5)" in done.stderr
+
+
+def test_every_chip_is_listed_with_what_it_takes() -> None:
+    done = cli("targets", "--json")
+    rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert set(rows) == set(targets.CHIPS)
+    assert rows["geforce-rtx-5090"]["compute"] == ["12.0"]
+    assert rows["snapdragon-8-gen-3"]["soc_model"] == 57
+    shown = cli("targets").stdout
+    assert "jetson-agx-thor" in shown
+    assert "compute capability 8.9" in shown

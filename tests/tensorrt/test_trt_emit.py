@@ -1,0 +1,149 @@
+"""What TensorRT gets is the model: the emitted ONNX, run by onnxruntime, against the float graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import tiny
+import trt_tiny as t
+
+from edgeforge.backends.tensorrt import parity, weights
+from edgeforge.backends.tensorrt.emit import Emitted, emit
+from edgeforge.encodings import Encoding, Table
+from edgeforge.errors import UnsupportedError
+from edgeforge.gates import Check
+from edgeforge.graph import edit, fuse_attention, store
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+def _compare(folder: Path, family: str, grids: Table, spoil: Callable[[Emitted], None] | None = None) -> list[Check]:
+    source = t.artifact(folder / "quantize", family, grids)
+    emitted = emit(t.floats(family), grids, t.CONTEXT)
+    if spoil is not None:
+        spoil(emitted)
+    (folder / "onnx").mkdir()
+    return parity.checks(source, grids, emitted, store.save(emitted.model, folder / "onnx"), t.IDS, 1)
+
+
+@pytest.mark.parametrize("family", ["llama", pytest.param("gemma2", marks=pytest.mark.slow),
+                                    *(pytest.param(f, marks=pytest.mark.slow) for f in (
+                                        "llama-mqa", "llama-mha", "qwen2", "qwen3", "phi3-partial", "smollm3", "phi",
+                                        "granite", "olmo2", "olmo3", "gemma3", "stablelm-parallel"))])
+def test_every_family_in_float16(tmp_path: Path, family: str) -> None:
+    """Prefill, and decode over the cache that prefill wrote. These models are harsher on float16 than trained ones."""
+    prefill, decode = _compare(tmp_path, family, Table())
+    assert prefill.value > 50, family
+    assert decode.value > 50, family
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 64), (4, 128), (4, None), (8, None)])
+def test_packed_weights(tmp_path: Path, bits: int, block: int | None) -> None:
+    prefill, decode = _compare(tmp_path, "llama", t.table(t.floats("llama"), bits, block))
+    assert prefill.value > 50
+    assert decode.value > 50
+
+
+def test_int8_times_int8(tmp_path: Path) -> None:
+    prefill, decode = _compare(tmp_path, "llama", t.table(t.floats("llama"), 8, int8=True))
+    assert prefill.value > parity.LEAST_INT8_DB
+    assert decode.value > parity.LEAST_INT8_DB
+
+
+def test_a_wrong_rewrite_is_seen(tmp_path: Path) -> None:
+    def spoil(emitted: Emitted) -> None:
+        for value in emitted.model.graph.initializers.values():
+            if value.name == "const.attention.unscale":
+                value.const_value = ir.tensor(np.array(3.9, np.float16), name=value.name)
+    prefill, _ = _compare(tmp_path, "llama", Table(), spoil)
+    assert prefill.value < 45
+
+
+def test_a_value_that_float16_lacks_is_seen(tmp_path: Path) -> None:
+    """Activations of 1e5 are no error of onnxruntime's: they are infinite, and the check says so."""
+    def spoil(emitted: Emitted) -> None:
+        value = emitted.model.graph.initializers["model.layers.1.input_layernorm.weight"]
+        value.const_value = ir.tensor(np.full(128, 60000, np.float16), name=value.name)
+    prefill, _ = _compare(tmp_path, "llama", Table(), spoil)
+    assert prefill.value == -np.inf
+    assert "65504" in prefill.note
+
+
+def test_the_form_that_tensorrt_takes() -> None:
+    model = t.floats("llama")
+    emitted = emit(model, t.table(model, 4, 64), t.CONTEXT)
+    ops = tiny.op_types(emitted.model.graph)
+    assert ops["Attention"] == 2
+    assert ops["TensorScatter"] == 4
+    assert ops["MatMul"] == 2 * 4 + 1, "q, k, v are one product, gate and up another"
+    assert not {"Cast", "Concat", "Softmax"} & set(ops)
+    graph = emitted.model.graph
+    assert graph.opset_imports[""] == 24
+    assert {str(v.dtype) for v in graph.inputs} == {"INT32", "INT64", "FLOAT16"}
+    assert {tuple(edit.known_dims(v)) for v in graph.inputs if str(v.name).startswith("past_")} == {(1, 2, 64, 32)}
+    merged = "+".join(f"model.layers.0.self_attn.{p}_proj.weight" for p in "qkv")
+    assert graph.initializers[merged].dtype == ir.DataType.INT4
+    assert emitted.weight_bytes < 300_000
+
+
+def test_a_tied_head_in_float16_is_stored_once() -> None:
+    emitted = emit(t.floats("llama-tied", 1), Table(), t.CONTEXT)
+    tables = [v for v in emitted.model.graph.initializers.values() if v.shape == (t.VOCAB, 128)]
+    assert len(tables) == 1
+
+
+def _with(encoding: Encoding) -> Table:
+    return Table({DOWN: encoding})
+
+
+def _grid(shape: tuple[int, ...], bits: int, axis: int | None, block: int | None = None, zero: int = 0,
+          step: float = 0.01) -> Encoding:
+    return Encoding(bits, True, np.full(shape, step, np.float32), np.full(shape, zero, np.int64), axis, block)
+
+
+@pytest.mark.parametrize(("encoding", "said"), [
+    (_grid((128,), 8, 0, zero=3), "zero point"), (_grid((128, 4), 8, 1, 64), "a scale a block or"),
+    (_grid((128, 32), 4, 1, 8), "blocks of 8"), (_grid((256,), 8, 1), "a scale a block or an input"),
+    (_grid((128,), 8, 0, step=1e-7), "no near float16"), (_grid((128,), 2, 0), "weights of 2 bits")])
+def test_grids_without_a_product_are_refused_by_module_path(encoding: Encoding, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        emit(t.floats("llama"), _with(encoding), t.CONTEXT)
+    assert caught.value.message.startswith(f"{DOWN}: ")
+
+
+@pytest.mark.parametrize(("encoding", "dtype", "block"), [
+    (_grid((128,), 4, 0), "int4", 128), (_grid((), 4, None), "int4", 128), (_grid((128, 1), 4, 1, 256), "int4", 128),
+    (_grid((128, 2), 4, 1, 128), "int4", 128), (_grid((128, 16), 4, 1, 16), "int4", 16),
+    (_grid((), 8, None), "int8", None)])
+def test_scales_are_written_another_way_and_mean_the_same(encoding: Encoding, dtype: str, block: int | None) -> None:
+    weight = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32) * 0.02
+    packed = weights.pack("w", weight, encoding)
+    assert packed is not None
+    assert (packed.codes.dtype.name, packed.block) == (dtype, block)
+    np.testing.assert_allclose(packed.reals(), encoding.dequantize(encoding.quantize(weight)), rtol=2e-3)
+
+
+def test_rows_of_zeros_need_no_scale() -> None:
+    weight = np.zeros((4, 32), np.float32)
+    weight[0] = 1
+    packed = weights.pack("w", weight, Encoding(8, True, np.array([.01, 1e-9, 1e-9, 1e-9], np.float32),
+                                                np.zeros(4, np.int64), 0))
+    assert packed is not None
+    assert (packed.scale > 0).all()
+
+
+def test_constants_beyond_float16_are_refused_by_name() -> None:
+    model = t.floats("llama")
+    value = model.graph.initializers["model.norm.weight"]
+    value.const_value = ir.tensor(np.full(128, 1e5, np.float32), name=value.name)
+    with pytest.raises(UnsupportedError, match=r"^model\.norm\.weight: holds 100000, and float16 ends at 65504"):
+        emit(model, Table(), t.CONTEXT)
+
+
+def test_soft_capped_scores_stay_spelled_out() -> None:
+    model = t.floats("gemma2", 1)
+    assert not fuse_attention.FuseAttention()(model).modified

@@ -1,0 +1,198 @@
+"""Engines built for real, without a GPU, and what is asserted of them; and what the builder refuses, by module path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import trt_tiny as t
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeforge.backends.ending import ChildFailed
+from edgeforge.backends.tensorrt import checks, describe, header, layers, weights
+from edgeforge.backends.tensorrt.emit import Emitted, emit
+from edgeforge.backends.tensorrt.engine import FAILURE, build_engine, load_engine, recorded
+from edgeforge.backends.tensorrt.job import LOG, EngineJob
+from edgeforge.encodings import Table
+from edgeforge.errors import CompilerError
+from edgeforge.gates import Check, judged
+from edgeforge.graph import edit, store
+
+pytest.importorskip("tensorrt_rtx")
+
+LIMITS = {"shared_bytes": 1.05}
+GRIDS: dict[str, Mapping[str, int | bool | None]] = {
+    "float16": {}, "int4-64": {"bits": 4, "block": 64}, "int4-128": {"bits": 4, "block": 128}, "int8": {"bits": 8},
+    "int8-int8": {"bits": 8, "int8": True}}
+
+
+def _checks(built: t.Built) -> dict[str, Check]:
+    return {c.name: c for c in judged(checks.structure(built.engine, built.emitted, built.profiles), LIMITS)}
+
+
+def _failed(found: Mapping[str, Check]) -> list[str]:
+    return [c.name.removeprefix("compile: ") for c in found.values() if not c.passed]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Built]:
+    root, model = tmp_path_factory.mktemp("engines"), t.floats("llama")
+    return {name: t.build(root / name, model.clone(), t.table(model, **options)) for name, options in GRIDS.items()}
+
+
+@pytest.mark.parametrize("grids", GRIDS)
+def test_everything_that_can_be_asserted_holds(built: dict[str, t.Built], grids: str) -> None:
+    found = _checks(built[grids])
+    assert _failed(found) == []
+    for width in t.WIDTHS:
+        assert found[f"compile: AR-{width}: attention kernels"].value == 2
+        assert found[f"compile: AR-{width}: caches copied"].threshold == 0
+        if grids != "float16":
+            word = grids[:4]
+            assert found[f"compile: AR-{width}: {word} weights that stayed so"].value > 300_000
+
+
+@pytest.mark.parametrize("grids", GRIDS)
+def test_weights_are_stored_once_in_bytes(built: dict[str, t.Built], grids: str) -> None:
+    """The file holds kernels too, some megabytes; the builder counts constants, and the header has the same number."""
+    one = built[grids]
+    assert one.engine.weights_bytes <= 1.02 * one.emitted.weight_bytes
+    assert one.engine.weights_bytes >= one.emitted.weight_bytes
+    stated = int.from_bytes(one.engine.path.read_bytes()[56:64], "little")
+    assert stated == one.engine.weights_bytes
+
+
+def test_the_header_names_the_gpus(built: dict[str, t.Built], tmp_path: Path) -> None:
+    assert built["float16"].engine.header == header.Header(built["float16"].engine.path.stat().st_size, "1.7.1.116",
+                                                            ("SM86",))
+    model = t.floats("llama", 1)
+    both = t.build(tmp_path / "both", model, Table(), ("SM75", "SM80", "SM86", "SM89", "SM120", "SM121"))
+    assert both.engine.header is not None
+    assert both.engine.header.compute == both.engine.compute
+
+
+def test_an_engine_is_described_without_loading_it(built: dict[str, t.Built], tmp_path: Path) -> None:
+    engine = built["int8"].engine
+    (facts,) = describe.describe([engine.path])
+    assert describe.brief(facts)["compute"] == "SM86"
+    short = tmp_path / "short.engine"
+    short.write_bytes(engine.path.read_bytes()[:-1])
+    with pytest.raises(CompilerError, match="truncated"):
+        describe.describe([short])
+    short.write_bytes(b"not an engine" * 10)
+    with pytest.raises(CompilerError, match="not a TensorRT-RTX engine"):
+        describe.describe([short])
+
+
+def test_a_build_is_deterministic_wherever_it_lies(built: dict[str, t.Built], tmp_path: Path) -> None:
+    model = t.floats("llama")
+    again = t.build(tmp_path / "again", model, t.table(model, bits=4, block=64))
+    assert again.engine.path.read_bytes() == built["int4-64"].engine.path.read_bytes()
+
+
+def _spoiled(folder: Path, emitted: Emitted) -> list[str]:
+    folder.mkdir()
+    path, profiles = store.save(emitted.model, folder), emitted.profiles(t.WIDTHS)
+    engine = build_engine(EngineJob(path, ("SM86",), profiles, folder / "engine"), 120)
+    return _failed(_checks(t.Built(emitted, engine, profiles)))
+
+
+def test_blocks_that_are_unpacked_first_are_seen(tmp_path: Path) -> None:
+    """Blocks of 256, written past `pack`, which would write them as two of 128."""
+    model = t.floats("llama")
+    emitted = emit(model, Table(), t.CONTEXT)
+    graph = emitted.model.graph
+    product = next(p for p in weights.products(graph) if str(p.weight.name).endswith("down_proj.weight"))
+    name, array = str(product.weight.name), edit.constant(product.weight)
+    assert array is not None
+    scale = (np.abs(array).max(1, keepdims=True) / 7).astype(np.float16)
+    packed = weights.Packed(np.rint(array / scale).astype(ml_dtypes.int4), scale, 256)
+    weights.write(graph, {name: packed})
+    for value in (v for n in graph for v in n.outputs):
+        if value.dtype == ir.DataType.FLOAT:
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+    found = _spoiled(tmp_path / "m", Emitted(emitted.model, {name: packed}, ()))
+    assert "AR-16: weights unpacked before their product" in found
+
+
+def test_caches_that_are_copied_are_seen(tmp_path: Path) -> None:
+    """What a scale of 1 does to the Attention node: the reason for the one that FuseAttention writes."""
+    emitted = emit(t.floats("llama"), Table(), t.CONTEXT)
+    for node in emitted.model.graph:
+        if node.op_type == "Attention":
+            node.attributes["scale"] = ir.AttrFloat32("scale", 1.0)
+    assert _spoiled(tmp_path / "m", emitted) == ["AR-16: caches copied", "AR-1: caches copied"]
+
+
+def _one_node(folder: Path, node: onnx.NodeProto, constants: list[onnx.TensorProto]) -> EngineJob:
+    """x [1, 32] float16 -> MatMul with what node makes -> y; node comes first."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, [1, 32]) for n in ("x", "y"))
+    product = helper.make_node("MatMul", ["x", node.output[0]], ["y"], "product:MatMul")
+    graph = helper.make_graph([node, product], "g", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11), folder / "m.onnx")
+    return EngineJob(folder / "m.onnx", ("SM86",), ({"x": (1, 32)},), folder / "out", folder / "failed")
+
+
+def test_a_parse_error_names_the_module(tmp_path: Path) -> None:
+    node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"],
+                            "model.layers.0.mlp.down_proj.weight/dq:DequantizeLinear")
+    constants = [numpy_helper.from_array(a, n) for a, n in (
+        (np.ones((32, 32), np.int8), "q"), (np.float16(0.1), "s"), (np.int8(3), "z"))]
+    job = _one_node(tmp_path, node, constants)
+    with pytest.raises(ChildFailed) as caught:
+        build_engine(job, 60)
+    assert "model.layers.0.mlp.down_proj.weight/dq: DequantizeLinear: " in caught.value.message
+    assert "Non-zero zero point is not supported" in caught.value.message
+    assert "symmetric codes only" in caught.value.hint
+    assert caught.value.ending.nodes == {node.name}
+    assert caught.value.ending.kind == "refused"
+    assert not job.out.exists()
+    known, _ = recorded(job.failure)
+    assert known is not None
+    assert known.same(caught.value.ending)
+    assert (job.failure / LOG).is_file()
+
+
+def test_a_builder_that_returns_nothing_says_why(tmp_path: Path) -> None:
+    """fp8 for an RTX 3090: the parser takes it, the builder returns None."""
+    node = helper.make_node("DequantizeLinear", ["q", "s"], ["w"], "w:DequantizeLinear")
+    codes = helper.make_tensor("q", TensorProto.FLOAT8E4M3FN, [32, 32], bytes(1024), raw=True)
+    job = _one_node(tmp_path, node, [codes, numpy_helper.from_array(np.float16(0.1), "s")])
+    with pytest.raises(ChildFailed, match="the builder returned no engine") as caught:
+        build_engine(job, 60)
+    assert "contains HW-specific datatypes" in caught.value.message
+    assert "fp8 before Ada" in caught.value.hint
+
+
+def test_a_gpu_that_this_version_does_not_know(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["q"], ["w"], "w:Identity")
+    job = _one_node(tmp_path, node, [numpy_helper.from_array(np.eye(32, dtype=np.float16), "q")])
+    with pytest.raises(ChildFailed, match="knows no SM87, only SM75, SM80"):
+        build_engine(EngineJob(job.onnx, ("SM87",), job.profiles, job.out), 60)
+
+
+def test_limits_stop_the_builder(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["q"], ["w"], "w:Identity")
+    job = _one_node(tmp_path, node, [numpy_helper.from_array(np.eye(32, dtype=np.float16), "q")])
+    with pytest.raises(ChildFailed, match="did not finish within") as caught:
+        build_engine(job, 0.05)
+    assert "compile.timeout_s" in caught.value.hint
+    assert json.loads((job.failure / FAILURE).read_text(encoding="utf-8"))["kind"] == "hung"
+    with pytest.raises(CompilerError, match="no such file"):
+        build_engine(EngineJob(tmp_path / "none.onnx", (), job.profiles, job.out), 60)
+    with pytest.raises(CompilerError, match="holds no finished engine"):
+        load_engine(tmp_path / "nowhere")
+
+
+def test_an_account_in_another_form_is_said_so(built: dict[str, t.Built]) -> None:
+    with pytest.raises(CompilerError, match="said nothing about its layers"):
+        layers.parse("")
+    text = (built["int8"].engine.folder / "layers.txt").read_text(encoding="utf-8")
+    with pytest.raises(CompilerError, match="a layer in a form that is not known: Name: "):
+        layers.parse(text.replace("Constants:", "Weights:"))
