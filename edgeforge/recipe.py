@@ -174,7 +174,7 @@ class Quantize(_Section):
     importance: bool | None = None
     """Whether tokens count by what they mean to the model's answer (quantize/importance.py)."""
     reconstruct: bool | None = None
-    """Whether the steps of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
+    """Whether the steps and codes of each block of layers are tuned together, by gradient (quantize/reconstruct.py)."""
     transforms: tuple[targets.Transform, ...] = targets.HTP.transforms
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that

@@ -21,6 +21,7 @@ from edgeforge import torch_ops
 from edgeforge.quantize.parameters import read
 from edgeforge.quantize.products import Product, products
 from edgeforge.quantize.weights.gram import Sum
+from edgeforge.torch_ops import attention
 
 Sample = Mapping[str, Tensor]
 """graph inputs by name"""
@@ -148,6 +149,8 @@ class Walk:
                  shares: Mapping[str, Sequence[Tensor]] | None = None) -> None:
         self._shares = shares or {}
         self.stops = stops(graph, both)
+        self._attention = attention.find(graph)
+        self._inner = {node for whole in self._attention.values() for node in whole.inner}
         inputs = {str(v.name): v for v in graph.inputs}
         start = [{inputs[name]: tensor for name, tensor in sample.items()} for sample in samples]
         self._inputs = set(inputs.values())
@@ -201,8 +204,13 @@ class Walk:
 
     def _run(self, stop: Stop, values: dict[ir.Value, Tensor], own: Mapping[ir.Value, Tensor]) -> None:
         for node in stop.nodes:
-            inputs = [None if v is None else own[v] if v in own else values[v] for v in node.inputs]
-            values.update(zip(node.outputs, torch_ops.evaluate(node, inputs), strict=False))
+            if node in self._inner:
+                continue
+            whole = self._attention.get(node)
+            read = node.inputs if whole is None else whole.inputs
+            inputs = [None if v is None else own[v] if v in own else values[v] for v in read]
+            made = torch_ops.evaluate(node, inputs) if whole is None else attention.evaluate(inputs)
+            values.update(zip(node.outputs, made, strict=False))
         for value in [v for v in values if v not in stop.kept and v not in self._inputs]:
             del values[value]
 

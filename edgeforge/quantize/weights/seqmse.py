@@ -54,4 +54,6 @@ def search(weight: Tensor, blocks: Tensor, grid: Grid, candidates: tuple[float, 
 def rounding_error(parts: Tensor, step: Tensor, grid: Grid) -> Tensor:
     """What rounding to nearest loses: parts [b, s, o] on steps [b, o]."""
     scale = step[:, None]
-    return parts - torch.clamp(torch.round(parts / scale), grid.low, grid.high) * scale
+    found = parts / scale
+    found.round_().clamp_(grid.low, grid.high).mul_(scale)
+    return torch.sub(parts, found, out=found)
