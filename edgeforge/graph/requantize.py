@@ -38,6 +38,32 @@ class InsertRequantize(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, changed)
 
 
+class JoinCaches(ir.passes.InPlacePass):
+    """Takes away what InsertRequantize put there, for caches with as many bits as activations: one grid for both.
+
+    onnxruntime makes one of two 16-bit grids in a row (DoubleQDQPairsRemover), and leaves the Transpose before them
+    between two grids: a float island.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        graph = model.graph
+        found = [(i, v) for i, v in enumerate(graph.outputs) if str(v.name).startswith("past_")]
+        changed = False
+        for index, value in found:
+            node = value.producer()
+            wide = node.inputs[0] if node is not None and is_requantize(node) else None
+            if node is None or wide is None:
+                continue
+            for use in list(value.uses()):
+                use.node.replace_input_with(use.idx, wide)
+            graph.outputs[index] = wide
+            name = value.name
+            graph.remove(node, safe=True)
+            wide.name = name
+            changed = True
+        return ir.passes.PassResult(model, changed)
+
+
 class RequantizeEmbedding(ir.passes.InPlacePass):
     """Puts one Requantize behind every table look-up, so that the table may have fewer bits than activations.
 

@@ -23,7 +23,7 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import store
 from edgeforge.graph.operand import RequantizeOperands
-from edgeforge.graph.requantize import RequantizeEmbedding
+from edgeforge.graph.requantize import JoinCaches, RequantizeEmbedding
 from edgeforge.quantize import equalize, outliers, rotate, scale_channels, weight_grids
 from edgeforge.quantize.walk import Sample
 from edgeforge.stages import adapt, reading
@@ -51,6 +51,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     if build.profile.flow == "codes" and options.embedding != options.activations:
         RequantizeEmbedding()(model)
     if options.kv == _WIDE and build.profile.signed_operands:
+        JoinCaches()(model)
         RequantizeOperands()(model)
     store.save(model, out)
     reference = sources["adapt"] / adapt.REFERENCE

@@ -32,7 +32,9 @@ BODY = """
   second = DequantizeLinear<axis = 1>(again, s, o)
   y = MatMul(b, second)
 """
-MASKED = {"BoundMask": (-50.0,), "SpellAttention": (-50.0,)}
+GIVEN = {"BoundMask": (-50.0,), "SpellAttention": (-50.0,), "CacheInPlace": (8, ())}
+OTHER_INPUTS = {"CacheInPlace", "ToHalf"}
+"""a slot to write to; float16: their own tests run them"""
 
 
 def model() -> ir.Model:
@@ -48,7 +50,7 @@ def passes() -> dict[str, Callable[[ir.Model], object]]:
     for info in pkgutil.iter_modules(edgeforge.graph.__path__, "edgeforge.graph."):
         for name, kind in vars(importlib.import_module(info.name)).items():
             if isinstance(kind, type) and issubclass(kind, ir.passes.InPlacePass) and kind.__module__ == info.name:
-                found[name] = kind(*MASKED.get(name, ()))
+                found[name] = kind(*GIVEN.get(name, ()))
     return found
 
 
@@ -62,8 +64,9 @@ def test_every_weight_keeps_its_grid(name: str) -> None:
     before = graphs.run(given, data)
     made = PASSES[name](given)
     after = made if isinstance(made, ir.Model) else given
-    assert [v.name for v in after.graph.inputs] == ["x"]
-    graphs.same(before, graphs.run(after, data), 1e-6)
+    if name not in OTHER_INPUTS:
+        assert [v.name for v in after.graph.inputs] == ["x"]
+        graphs.same(before, graphs.run(after, data), 1e-6)
     weights = [node.inputs[1] for node in after.graph if node.op_type == "MatMul"]
     assert len(weights) == 3
     for weight in weights:
