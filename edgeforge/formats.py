@@ -18,10 +18,11 @@ _FOUR, _READ = 4, 8
 def check(recipe: Recipe) -> Iterator[Finding]:
     """Formats that nothing of this profile computes with."""
     profile, options = targets.chip(recipe.target.chip).profile, recipe.quantize
-    chip, flow = recipe.target.chip, _FLOW[profile.flow]
+    chip = recipe.target.chip
+    flow = "float16" if profile.flow == "float16" else f"integer codes of {_either(profile.activation_bits)} bits"
     if options.activations not in profile.activation_bits:
         yield Finding("recipe", recipe.where("quantize.activations"), f"{options.activations} bits, and {chip} "
-                      f"computes on {flow} of {_either(profile.activation_bits)}",
+                      f"computes on {flow}",
                       f"set quantize.activations to {profile.activation_bits[-1]}")
     if options.block is not None and not profile.blocks:
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes one step "
@@ -31,9 +32,6 @@ def check(recipe: Recipe) -> Iterator[Finding]:
                       f"{_either(profile.blocks)}", f"set quantize.block to {profile.blocks[-1]}")
     if profile.flow == "float16":
         yield from _float16(recipe, profile)
-
-
-_FLOW = {"codes": "integer codes", "float16": "float16, or integer codes,"}
 
 
 def _float16(recipe: Recipe, profile: Profile) -> Iterator[Finding]:
@@ -49,7 +47,7 @@ def _float16(recipe: Recipe, profile: Profile) -> Iterator[Finding]:
                       f"integer codes, and {chip} computes in float16", "leave quantize.encodings out")
     narrow = [key for key, bits in (("weights", options.weights), ("head", options.head)) if bits == _FOUR]
     narrow += ["exceptions"] if _FOUR in options.exceptions.values() else []
-    if options.activations == _READ:
+    if options.activations == _READ and _READ in profile.activation_bits:
         for key in narrow:
             yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights beside 8-bit activations, and "
                           f"{chip} multiplies codes of 8 bits by codes of 8 bits",

@@ -21,7 +21,7 @@ from edgeforge.bisect import values
 from edgeforge.bisect.search import Set, smallest
 from edgeforge.bisect.units import Pieces
 from edgeforge.cache import whole as whole_folder
-from edgeforge.errors import CompilerError, EdgeForgeError
+from edgeforge.errors import CompilerError, EdgeForgeError, UnsupportedError
 from edgeforge.export.record import load_arrays, save_arrays
 
 MODEL, INPUTS, REPRO = "model.onnx", "inputs.npz", "repro.json"
@@ -158,6 +158,9 @@ class _Hunt:
             return self._trial.attempt(model, None, work, self._timeout).ending
         made = self._trial.attempt(model, inputs, work, self._timeout)
         if made.outputs is None:
+            if made.ending is None:
+                raise UnsupportedError(f"{self._trial.name} was compiled, and cannot be run on this machine",
+                                       "leave --numeric out: what does not compile can be looked for")
             return made.ending
         worst, name = min((self._db(k, v), k) for k, v in load_arrays(made.outputs).items())
         words = f"is {worst:.1f} dB off the CPU in {name}"

@@ -10,7 +10,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from edgeforge_runtime.errors import RunError
-from edgeforge_runtime.manifest import Part, Tensor, past_layer
+from edgeforge_runtime.manifest import Part, Target, Tensor, past_layer
 from edgeforge_runtime.plain import PlainManifest
 from edgeforge_runtime.plain import load as load_manifest
 from pydantic import ValidationError
@@ -50,7 +50,7 @@ def make(folder: Path, out: Path) -> int:
         if isinstance(manifest, PlainManifest):
             name, calls = manifest.name, _samples(vectors, manifest.part("cpu").graph)
         else:
-            name, calls = manifest.model.name, _calls(vectors, parts)
+            name, calls = manifest.model.name, _calls(vectors, parts, manifest.targets["cpu"])
     except RunError as error:
         raise EdgeForgeError(str(error), "give the folder that `edgeforge build` made") from error
     except (OSError, ValueError, KeyError, EOFError, NotImplementedError, MemoryError, BadZipFile,
@@ -78,16 +78,21 @@ def _graph(folder: Path, name: str, parts: Mapping[str, tuple[int, Part]], limit
                              "no such tensor can be a test vector") from error
 
 
-def _calls(vectors: Path, parts: dict[str, tuple[int, Part]]) -> dict[str, list[Recorded]]:
-    """The recorded calls by graph, in the order of their labels (ar128, ar1_0, ar1_1, ...)."""
+def _calls(vectors: Path, parts: dict[str, tuple[int, Part]], cpu: Target) -> dict[str, list[Recorded]]:
+    """The recorded calls by graph, in the order of their labels (ar128, ar1_0, ar1_1, ...). The whole model's are the
+    CPU target's: another target may take inputs of the same names in other types."""
+    recorded = {p.graph for g in cpu.graphs for p in g.parts}
     found: dict[str, list[Recorded]] = {}
     for place in sorted((vectors / WHOLE).iterdir()):
         call = record.load(place, 0)
         rows = next(a.shape[-1] for n, a in call.inputs.items() if n == "input_ids")
-        names = [n for n, (ar, p) in parts.items() if ar == rows and {t.name for t in p.inputs} == set(call.inputs)]
+        names = [n for n, (ar, p) in parts.items()
+                 if n in recorded and ar == rows and {t.name for t in p.inputs} == set(call.inputs)]
         if not names:
             raise KeyError(f"{place.name}: no graph takes its {len(call.inputs)} inputs")
         found.setdefault(names[0], []).append(_recorded(place, call))
+    if not (vectors / PARTS).is_dir():  # the target takes the graph whole
+        return found
     for place in sorted((vectors / PARTS).iterdir()):
         for graph in sorted(place.iterdir()):
             found.setdefault(graph.name, []).append(_recorded(place, record.load(graph, 0)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from edgeforge_runtime.manifest import WRITE, Manifest
 
 from edgeforge import lock, pipeline, recipe, targets
 from edgeforge.pipeline import Event
+from edgeforge.vectors import make
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt_rtx is an extra")
 
@@ -65,6 +68,24 @@ def test_the_report_says_built_not_run(bundle: Path) -> None:
     assert [s["name"] for s in raw["stages"]] == [
         "adapt", "optimize", "text", "transform", "quantize", "export", "compile"]
     assert "tensorrt-rtx-cu12" in raw["stages"][-1]["tools"]
+
+
+def test_its_vectors_are_a_set_that_its_own_cpu_model_passes(bundle: Path, tmp_path: Path) -> None:
+    make.make(bundle, tmp_path / "set")
+    done = cli("vectors", "check", tmp_path / "set", bundle)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_build_that_fails_leaves_a_job_that_runs_alone(root: Path, bundle: Path) -> None:
+    """Its graph too: the stage's own folder is gone."""
+    done = cli("build", _recipe(root, "hasty", "geforce-rtx-4080", compile={"timeout_s": 0.2}))
+    assert done.returncode == 1
+    assert "did not finish within 0 s" in done.stderr
+    (job,) = (root / "out" / ".edgeforge" / "failed").glob("*/engine/engine_job.json")
+    alone = subprocess.run([sys.executable, "-m", "edgeforge.backends.tensorrt.worker", job], capture_output=True,
+                           text=True, timeout=300, check=False)
+    assert alone.returncode == 0, alone.stdout
+    assert (job.parent / "model.engine").stat().st_size > 1 << 20
 
 
 def test_the_lock_holds(bundle: Path) -> None:

@@ -27,7 +27,7 @@ def _said(made: recipe.Recipe) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("chip", "key", "what", "change"), [
-    (PHONE, "activations: 8", "8 bits, and snapdragon-8-gen-3 computes on integer codes of 16",
+    (PHONE, "activations: 8", "8 bits, and snapdragon-8-gen-3 computes on integer codes of 16 bits",
      "set quantize.activations to 16"),
     (PHONE, "block: 128", "blocks of 128, and snapdragon-8-gen-3 takes 16, 32 or 64", "set quantize.block to 64"),
     (GPU, "transforms: [rotate, equalize_kv]", "equalize_kv fills a cache's grid, and on geforce-rtx-4090 the cache is "

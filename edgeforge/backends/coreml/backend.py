@@ -91,12 +91,12 @@ class CoreMLBackend:
         return None
 
     def trial(self, model: Path, feeds: Path | None, chip: Chip) -> Trial:
-        raise UnsupportedError("bisecting a graph for Core ML", "an op without a lowering is named by the build itself")
+        raise UnsupportedError("graphs are not bisected for Core ML", "a build names an op that it cannot write")
 
 
 def _no_graphs() -> UnsupportedError:
     """`check` refuses such a recipe before."""
-    return UnsupportedError("a plain graph for Core ML", "language models are built for the Neural Engine")
+    return UnsupportedError("plain graphs are not built for Core ML", "language models are")
 
 
 BACKEND = CoreMLBackend()

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edgeforge.backends.coreml import limits
+from edgeforge.errors import CompilerError
+
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """EdgeForgeError: no package, or a damaged one."""
@@ -20,13 +23,19 @@ def brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
+    if why := limits.problem():
+        raise CompilerError(f"{path.name}: {why}", limits.INSTALL)
     from edgeforge.backends.coreml import lint
     from edgeforge.backends.coreml.interpret import program
 
     functions = program.load(path)
+    try:
+        against = lint.lint(functions)
+    except (TypeError, ValueError, LookupError) as error:
+        raise CompilerError(f"{path} is a damaged Core ML package: {type(error).__name__}: {error}") from error
     return {"kind": "Core ML package", "path": str(path), "core_ml": "iOS 18, macOS 15",
             "bytes": sum(p.stat().st_size for p in path.rglob("*") if p.is_file()),
-            "speaks_against_the_neural_engine": lint.lint(functions),
+            "speaks_against_the_neural_engine": against,
             "functions": [{"name": name, **_function(f)} for name, f in functions.items()]}
 
 

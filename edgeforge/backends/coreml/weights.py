@@ -66,7 +66,7 @@ def _refuse(name: str, form: Encoding) -> None:
     if form.block is not None:
         raise UnsupportedError(f"{name}: blocks of {form.block} inputs with a step each, and the Neural Engine takes "
                                "one step a channel: Core ML would run this product on the CPU",
-                               "leave quantize.block out, or take tables of 4 or 6 bits")
+                               "leave quantize.block out")
     if form.bits not in _CODES:
         raise UnsupportedError(f"{name}: codes of {form.bits} bits", "Core ML stores codes of 4 or 8 bits")
 

@@ -12,6 +12,8 @@ from edgeforge.errors import CompilerError
 from edgeforge.gates import Check
 
 _NAMED = 3
+_LEAST_COUNTED = 0.95
+"""below, the builder's account is not understood, or weights are gone"""
 
 
 def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, Shape]]) -> Iterator[Check]:
@@ -20,6 +22,7 @@ def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, 
     ratio = engine.weights_bytes / emitted.weight_bytes
     yield Check("compile: weights of both profiles over the model's", ratio, "x", sense="at most", gate="shared_bytes",
                 note=f"{engine.weights_bytes:,} of {emitted.weight_bytes:,} bytes")
+    yield Check("compile: the model's weights that the builder counted", ratio, "x", _LEAST_COUNTED)
     try:
         dump = engine.dump()
     except CompilerError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,11 @@ import numpy as np
 from edgeforge_runtime.manifest import Manifest, Target
 
 from edgeforge.backends import process
+from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.tensorrt import checks, emulate, limits, parity, trtexec
 from edgeforge.backends.tensorrt.emit import Emitted, emit
 from edgeforge.backends.tensorrt.engine import Engine, build_engine, load_engine
-from edgeforge.backends.tensorrt.job import ENGINE, EngineJob, Shape
+from edgeforge.backends.tensorrt.job import ENGINE, JOB, EngineJob, Shape
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
@@ -53,12 +55,23 @@ def _engine(build: Build, gpu: Gpu, emitted: Emitted, model: Path, profiles: Seq
     build.say("TensorRT's builder")
     job = EngineJob(model, limits.compute(gpu), tuple(profiles), out / _ENGINE, build.failures / _ENGINE)
     settings = build.recipe.compile
-    engine = build_engine(job, settings.timeout_s, process.allowance(settings.memory_mb))
-    (out / _SUMMARY).write_text(json.dumps(_summary(engine, emitted), indent=1) + "\n", encoding="utf-8")
+    try:
+        engine = build_engine(job, settings.timeout_s, process.allowance(settings.memory_mb))
+    except ChildFailed:
+        _keep_model(job)
+        raise
+    (out / _SUMMARY).write_text(json.dumps(_summary(engine), indent=1) + "\n", encoding="utf-8")
     return list(checks.structure(engine, emitted, profiles))
 
 
-def _summary(engine: Engine, emitted: Emitted) -> dict[str, Any]:
+def _keep_model(job: EngineJob) -> None:
+    """Into the failed job's folder: the stage's own goes away, and the job is to be run again alone."""
+    if job.failure.is_dir():
+        shutil.copytree(job.onnx.parent, job.failure / _ONNX)
+        dataclasses.replace(job, onnx=job.failure / _ONNX / job.onnx.name).save(job.failure / JOB)
+
+
+def _summary(engine: Engine) -> dict[str, Any]:
     """What nobody can read off the engine later without a GPU."""
     dump = engine.dump()
     layers = [{"profile": x.profile, "name": x.name, "kind": x.kind, "tactic": x.tactic, "onnx": list(x.onnx),

@@ -20,7 +20,7 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
-from edgeforge.backends.tensorrt import activations, emulate, weights
+from edgeforge.backends.tensorrt import activations, emulate
 from edgeforge.backends.tensorrt.emit import Emitted
 from edgeforge.encodings import Floats, Table
 from edgeforge.gates import Check
@@ -56,15 +56,15 @@ def checks(source: Path, table: Table, emitted: Emitted, model: Path, ids: np.nd
 
 
 def reference(model: ir.Model, table: Table) -> ir.Model:
-    """The float graph, in place, with every constant rounded as the emitted graph's is."""
+    """The float graph, in place: weights on the table's own grids, all other constants rounded to float16."""
     graph = model.graph
-    packed = weights.pack_all(graph, table)
     activations.write(graph, table)
     for name, value in list(graph.initializers.items()):
         array = edit.constant(value)
         if array is not None and value.dtype == ir.DataType.FLOAT:
-            rounded = packed[name].reals() if name in packed else half.half(name, array).astype(np.float32)
-            value.const_value = ir.tensor(rounded, name=name)
+            grid = table.get(name)
+            rounded = grid.dequantize(grid.quantize(array)) if grid is not None else half.half(name, array)
+            value.const_value = ir.tensor(rounded.astype(np.float32), name=name)
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from coreml_tiny import Emitted
 
-from edgeforge.backends.coreml import mil, package
+from edgeforge.backends.coreml import describe, mil, package
 from edgeforge.backends.coreml.interpret import constants
 from edgeforge.backends.coreml.interpret.program import Op, Stored
 from edgeforge.backends.coreml.interpret.run import Interpreter
@@ -162,21 +163,34 @@ def test_an_op_that_is_not_interpreted_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_of_weights_is_refused(llama: Emitted, tmp_path: Path) -> None:
-    import shutil
-
     broken = tmp_path / "broken.mlpackage"
     shutil.copytree(llama.package, broken)
     weights = broken / package.WEIGHTS
     weights.write_bytes(weights.read_bytes()[: 4000])
     with pytest.raises(EdgeForgeError, match=r"weight.bin (has no blob at byte|ends within the blob)"):
-        _run_once(broken, llama)
+        _run_once(broken)
     weights.write_bytes(b"")
     with pytest.raises(EdgeForgeError, match="no file of Core ML weights"):
         Interpreter.open(broken)
 
 
-def _run_once(path: Path, emitted: Emitted) -> None:
+def test_a_damaged_program_is_described_or_refused(llama: Emitted, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.mlpackage"
+    shutil.copytree(llama.package, broken)
+    whole = bytearray((broken / package.MODEL).read_bytes())
+    rng, refused = np.random.default_rng(3), 0
+    for at in rng.integers(0, len(whole), 80):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        (broken / package.MODEL).write_bytes(damaged)
+        try:
+            describe.describe([broken])
+        except EdgeForgeError:
+            refused += 1
+    assert refused > 0
+
+
+def _run_once(path: Path) -> None:
     interpreter = Interpreter.open(path)
     feeds = {i.name: np.zeros(i.shape) for i in interpreter.functions["decode"].inputs}
     interpreter.run("decode", feeds)
-    assert emitted.package != path

@@ -86,7 +86,13 @@ def load(package: Path) -> dict[str, Function]:
     except (OSError, DecodeError) as error:
         raise EdgeForgeError(f"{package} is not a Core ML package: {error}") from error
     reader = _Reader(package)
-    return {name: reader.function(f) for name, f in spec.mlProgram.functions.items()}
+    try:
+        found = {name: reader.function(f) for name, f in spec.mlProgram.functions.items()}
+    except (TypeError, ValueError, LookupError) as error:
+        raise EdgeForgeError(f"{package} is a damaged Core ML package: {type(error).__name__}: {error}") from error
+    if not found:
+        raise EdgeForgeError(f"{package} holds no ML program", "a neural network of an older kind is not read")
+    return found
 
 
 class _Reader:
