@@ -31,4 +31,4 @@ def selfcheck(
             mark = " " if check.threshold is None else "[green]✓[/green]" if check.passed else "[red]✗[/red]"
             note = f"  [dim]{escape(check.note)}[/dim]" if check.note else ""
             OUT.print(f"{mark} {escape(str(check))}{note}", highlight=False, soft_wrap=True)
-    gates.require("selfcheck", found, "was another file copied, or is this another GPU than the engine's?")
+    gates.require("selfcheck", found, "was another file copied, or is this another device than the bundle's?")

@@ -25,7 +25,9 @@ def check(target: Target, folder: Path) -> None:
     parts = {p.file: p.graph for g in target.graphs for p in g.parts}
     for name, graph in parts.items():
         if not (folder / name).is_file():
-            raise ManifestError(f"{folder / name} is missing: graph {graph} cannot run; copy the bundle again")
+            scripts = sorted((folder / name).parent.glob("*/build_*.sh"))
+            change = f"{scripts[0]} makes it on the device" if scripts else "copy the bundle again"
+            raise ManifestError(f"{folder / name} is missing: graph {graph} cannot run; {change}")
     for name, size in _sizes(folder, {PurePosixPath(p).parent for p in parts}):
         path = folder / name
         found = path.stat().st_size if path.is_file() else None

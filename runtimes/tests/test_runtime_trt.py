@@ -260,7 +260,7 @@ def test_the_cuda_calls_of_a_capture_and_of_closing() -> None:
     assert cudart.calls == [
         "cudaStreamCreate", "cudaMalloc", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaStreamBeginCapture",
         "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphDestroy", "cudaGraphLaunch", "cudaStreamSynchronize",
-        "cudaGraphExecDestroy", "cudaFree"]
+        "cudaGraphExecDestroy", "cudaFree", "cudaStreamDestroy"]
 
 
 def test_an_error_of_cudas_has_its_name() -> None:

@@ -65,7 +65,7 @@ def test_a_gpu_that_computes_right(bundle: Path, capsys: pytest.CaptureFixture[s
     assert [r["name"] for r in rows] == [
         "trt against cpu, logits", "trt against cpu, top-1 flips", "trt: first token", "trt: decode"]
     assert float(rows[0]["value"]) > 50
-    assert rows[2]["note"] == "a prompt of 16 tokens"
+    assert rows[2]["note"] == "a prompt of 27 tokens"
     assert float(rows[3]["value"]) > 0
 
 

@@ -26,10 +26,10 @@ class TrtBackend:
     """Stateless; see Backend for what the pipeline expects."""
 
     not_seen = (
-        "The engine was built, not run: no GPU was used. Latency, memory and numbers on a GPU are not measured here; "
+        "What was built was not run: no GPU was used. Latency, memory and numbers on a GPU are not measured here; "
         "`edgeforge selfcheck BUNDLE` measures them on the machine that has it.",
-        "That weights stayed packed and shared, that attention is one kernel and that caches are written in place is "
-        "read from the builder's account of the engine.",
+        "Of an engine that was built here: that weights stayed packed and shared, that attention is one kernel and "
+        "that caches are written in place is read from the builder's account.",
         "The emitted ONNX was compared on onnxruntime's CPU, whose float16 arithmetic is not the GPU's.",
     )
     graph_not_seen = not_seen[:1]

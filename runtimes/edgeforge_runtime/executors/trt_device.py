@@ -92,6 +92,9 @@ class CudaDevice:
             self._cuda.cudaGraphExecDestroy(instance)
         for address in self._allocated:
             self._cuda.cudaFree(address)
+        if self._stream is not None:
+            self._cuda.cudaStreamDestroy(self._stream)
+            self._stream = None
         self._graphs.clear()
         self._allocated.clear()
 
