@@ -15,6 +15,7 @@ from edgeforge_runtime.errors import RunError
 from edgeforge_runtime.manifest import IDS, Manifest
 from edgeforge_runtime.session import Session
 
+from edgeforge import backends
 from edgeforge.errors import EdgeForgeError, RecipeError
 from edgeforge.export import record
 from edgeforge.gates import Check
@@ -60,12 +61,12 @@ def run(bundle: Path, on: str | None = None) -> list[Check]:
 def _target(bundle: Path, manifest: Manifest, on: str | None) -> str:
     names = sorted(manifest.targets)
     others = [name for name in names if name != _REFERENCE]
-    if on is None and len(others) == 1:
-        return others[0]
+    on = others[0] if on is None and len(others) == 1 else on
     if on is None:
         raise RecipeError(f"{bundle} has the targets {', '.join(names)}", "say which with --on")
     if on not in names:
         raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(names)}")
+    backends.require_runnable(on, manifest.targets[on])
     return on
 
 

@@ -52,6 +52,17 @@ def test_an_unknown_one_is_a_usage_error_that_lists_them(
     assert "it has other" in err
 
 
+@pytest.mark.parametrize("words", [("run", "BUNDLE", "hi"), ("selfcheck", "BUNDLE")])
+def test_one_that_only_its_device_runs_says_where(renamed: Path, capsys: pytest.CaptureFixture[str],
+                                                  words: tuple[str, ...]) -> None:
+    manifest = Manifest.load(renamed)
+    far = dataclasses.replace(manifest.targets["other"], executor="coreml")
+    dataclasses.replace(manifest, targets={"far": far}).save(renamed)
+    assert command(*(renamed if w == "BUNDLE" else w for w in words), "--on", "far") == 2
+    assert "--on far: it runs on Apple's devices alone: device/verify_on_mac.py" in " ".join(
+        capsys.readouterr().err.split())
+
+
 def test_the_emulator_is_said_to_be_none_of_a_device(built: Built) -> None:
     assert "emulator on this CPU, not a device" in caution(built.bundle, "htp")
     assert caution(built.bundle, "cpu") == ""

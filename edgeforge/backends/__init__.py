@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from edgeforge.errors import RecipeError
+
 if TYPE_CHECKING:  # every worker process passes through here on its way in
     from edgeforge_runtime.manifest import Part, Target
 
@@ -108,6 +110,15 @@ def reader(path: Path) -> Backend | None:
 def caution(target: Target) -> str:
     """What the backend whose target this is has to say to a person who runs it here."""
     return next(filter(None, (backend(name).caution(target) for name in names())), "")
+
+
+def require_runnable(on: str, target: Target) -> None:
+    """RecipeError: no executor of our runtime runs this target, which was asked for by --on."""
+    from edgeforge_runtime.executors import NAMES
+
+    if target.executor not in NAMES:
+        raise RecipeError(f"--on {on}: it {caution(target) or f'wants an executor {target.executor!r}'}",
+                          "the bundle's CPU model runs here: --on cpu")
 
 
 def backend(name: str) -> Backend:

@@ -26,4 +26,5 @@ def caution(bundle: Path, on: str) -> str:
         return ""
     if on not in targets:
         raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(sorted(targets))}")
+    backends.require_runnable(on, targets[on])
     return backends.caution(targets[on])

@@ -111,6 +111,7 @@ def _target(found: Finished, on: str) -> Target:
     if on not in known:
         raise RecipeError(f"--on {on}: what {found.stage} leaves has no such target",
                           f"it has {', '.join(sorted(known))}")
+    backends.require_runnable(on, known[on])
     return known[on]
 
 

@@ -65,7 +65,8 @@ class CoreMLBackend:
         return limits.card(chip)
 
     def caution(self, target: Target) -> str:
-        return "needs an Apple device" if target.executor == EXECUTOR else ""
+        return ("runs on Apple's devices alone: device/verify_on_mac.py in the bundle tries it on a Mac"
+                if target.executor == EXECUTOR else "")
 
     def abilities(self, chip: Chip) -> Abilities:
         from edgeforge.backends.coreml import health

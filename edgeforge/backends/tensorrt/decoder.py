@@ -60,7 +60,8 @@ def _engine(build: Build, gpu: Gpu, emitted: Emitted, model: Path, profiles: Seq
     except ChildFailed:
         _keep_model(job)
         raise
-    (out / _SUMMARY).write_text(json.dumps(_summary(engine), indent=1) + "\n", encoding="utf-8")
+    if engine.header is not None:
+        (out / _SUMMARY).write_text(json.dumps(_summary(engine), indent=1) + "\n", encoding="utf-8")
     return list(checks.structure(engine, emitted, profiles))
 
 
@@ -88,7 +89,8 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
     if (compiled / _ENGINE).is_dir():
         engine = load_engine(compiled / _ENGINE)
         shutil.copyfile(engine.path, folder / ENGINE)
-        shutil.copyfile(compiled / _SUMMARY, folder / _SUMMARY)
+        if engine.header is not None:
+            shutil.copyfile(compiled / _SUMMARY, folder / _SUMMARY)
     cpu = Manifest.load(sources["quantize"]).targets["cpu"]
     widths, context = [g.ar for g in cpu.graphs], cpu.graphs[0].cl
     return {TARGET: emulate.target(store.load(compiled / _ONNX), f"{DEVICE}/{ENGINE}", widths, context)}

@@ -13,7 +13,9 @@ from .cpu import CpuExecutor
 from .htp import HtpExecutor
 from .trt import TrtExecutor
 
-__all__ = ["Arrays", "Executor", "open_executor"]
+__all__ = ["NAMES", "Arrays", "Executor", "open_executor"]
+
+NAMES = ("onnx-cpu", "qnn-htp", "tensorrt")
 
 
 def open_executor(
@@ -40,4 +42,4 @@ def open_executor(
         return HtpExecutor(target, folder)
     if target.executor == "tensorrt":
         return TrtExecutor(target, folder)
-    raise ManifestError(f"no executor {target.executor!r}: this runtime has onnx-cpu, qnn-htp and tensorrt")
+    raise ManifestError(f"no executor {target.executor!r}: this runtime has {', '.join(NAMES)}")
