@@ -14,7 +14,7 @@ from tiny_build import Built
 import edgeforge
 from edgeforge import backends, targets
 from edgeforge.cli import _guarded, app
-from edgeforge.cli.targets import caution
+from edgeforge.cli.on import caution
 from edgeforge.errors import RecipeError
 from edgeforge.vectors import make
 

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from edgeforge import __version__, interrupt
-from edgeforge.cli import bisect, build, check, chips, doctor, eval, inspect, lock, recipe, run, selfcheck, vectors
+from edgeforge.cli import bisect, build, check, doctor, eval, inspect, lock, recipe, run, selfcheck, targets, vectors
 from edgeforge.cli.console import ERR, line
 from edgeforge.errors import EXIT_ERROR, EdgeForgeError
 
@@ -41,7 +41,7 @@ app.command("run")(run.run)
 app.command("selfcheck")(selfcheck.selfcheck)
 app.command("bisect")(bisect.bisect)
 app.command("doctor")(doctor.doctor)
-app.command("targets")(chips.targets)
+app.command("targets")(targets.targets)
 app.command("inspect")(inspect.inspect)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(lock.app, name="lock")

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgeforge import recipe
-from edgeforge.cli import targets
+from edgeforge.cli import on as target
 from edgeforge.cli.build import ALLOW_PICKLE
 from edgeforge.cli.console import ERR, OUT
 
@@ -30,7 +30,7 @@ def evaluate(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).")],
     stage: Annotated[str, typer.Option(
         help="Whose model: adapt, optimize, transform, quantize, split or bundle.")] = "bundle",
-    on: Annotated[str, typer.Option(help=targets.ON)] = "cpu",
+    on: Annotated[str, typer.Option(help=target.ON)] = "cpu",
     text: Annotated[list[Path] | None, typer.Option(
         help="A text or .jsonl file to evaluate on, too; may be repeated.")] = None,
     windows: Annotated[int, typer.Option(min=1, help="Pieces of text of each domain, at most.")] = 8,

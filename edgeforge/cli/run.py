@@ -10,7 +10,7 @@ import typer
 from edgeforge_runtime.typed import read_json
 from rich.markup import escape
 
-from edgeforge.cli import targets
+from edgeforge.cli import on as target
 from edgeforge.cli.console import ERR
 from edgeforge.report.record import REPORT
 
@@ -18,7 +18,7 @@ from edgeforge.report.record import REPORT
 def run(
     bundle: Annotated[Path, typer.Argument(help="A bundle, or what adapt ... quantize or split left in the cache.")],
     prompt: Annotated[str, typer.Argument(help="What the user says.")],
-    on: Annotated[str, typer.Option(help=targets.ON)] = "cpu",
+    on: Annotated[str, typer.Option(help=target.ON)] = "cpu",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
@@ -26,7 +26,7 @@ def run(
     """Answers a prompt with the quantized model, streamed."""
     from edgeforge_runtime.__main__ import main as answer
 
-    if caution := targets.caution(bundle, on):
+    if caution := target.caution(bundle, on):
         ERR.print(f"[dim]{escape(caution + _times(bundle))}[/dim]", highlight=False, soft_wrap=True)
     words = [str(bundle), "--on", on, "--max-tokens", str(max_tokens), "--temperature", str(temperature)]
     raise typer.Exit(answer([*words, *(["--raw"] if raw else []), "--", prompt]))

@@ -1,30 +1,29 @@
-"""--on: which of a bundle's targets a command runs."""
+"""`edgeforge targets`: the chips that a recipe can name."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
-from edgeforge_runtime.errors import RunError
+import typer
+from rich.markup import escape
+from rich.table import Table
 
 from edgeforge import backends
-from edgeforge.errors import RecipeError
+from edgeforge.cli.console import OUT, line
+from edgeforge.targets import CHIPS
 
-ON = "One of the bundle's targets: cpu, or one that the vendor's emulator runs here (slow; `inspect` lists them)."
 
-
-def caution(bundle: Path, on: str) -> str:
-    """What to know before that target runs here; empty when nothing, or when the bundle cannot be read (running tells).
-
-    Raises:
-        RecipeError: the bundle has no such target.
-    """
-    from edgeforge_runtime.plain import load
-
-    try:
-        targets = load(bundle).targets
-    except RunError:
-        return ""
-    if on not in targets:
-        raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(sorted(targets))}")
-    backends.require_runnable(on, targets[on])
-    return backends.caution(targets[on])
+def targets(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a chip.")] = False,
+) -> None:
+    """Lists every chip by the name that `target.chip` takes, and what it takes itself."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("target.chip", "part", "takes"):
+        table.add_column(name, header_style="bold", overflow="fold")
+    for chip in CHIPS.values():
+        card = backends.backend(chip.backend).card(chip)
+        if as_json:
+            line({"name": chip.name, "part": chip.part, "profile": chip.profile.name, **card.facts})
+        table.add_row(chip.name, chip.part, escape(card.line))
+    if not as_json:
+        OUT.print(table, highlight=False)

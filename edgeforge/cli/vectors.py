@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from edgeforge.cli import targets
+from edgeforge.cli import on as target
 from edgeforge.cli.console import ERR, OUT, line
 from edgeforge.errors import GateError, RecipeError
 
@@ -38,7 +38,7 @@ def make(
 def check(
     vectors: Annotated[Path, typer.Argument(metavar="SET", help="A folder that `vectors make` wrote.")],
     bundle: Annotated[Path | None, typer.Argument(help="Replay the set on this bundle.")] = None,
-    on: Annotated[str, typer.Option(help=targets.ON)] = "cpu",
+    on: Annotated[str, typer.Option(help=target.ON)] = "cpu",
     outputs: Annotated[Path | None, typer.Option(help="What a device wrote: qnn-net-run's --output_dir.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tensor.")] = False,
 ) -> None:
@@ -50,7 +50,7 @@ def check(
     if outputs is not None:
         verdicts = checker.device(vectors, outputs)
     elif bundle is not None:
-        if caution := targets.caution(bundle, on):
+        if caution := target.caution(bundle, on):
             ERR.print(f"[dim]{escape(caution)}[/dim]", highlight=False, soft_wrap=True)
         verdicts = checker.replay(vectors, bundle, on)
     else:
