@@ -13,13 +13,13 @@ import yaml
 from edgeforge_runtime.session import Session
 
 from edgeforge import keys, pipeline, recipe, source
+from edgeforge.artifact import FLOAT
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import edit, store
 from edgeforge.quantize.products import products
 from edgeforge.stages.plan import plan
-from edgeforge.stages.quantize import FLOAT
 
 Ran = tuple[dict[str, Path], dict[str, Check]]
 HEAD, DOWN = "lm_head.weight", "model.layers.1.mlp.down_proj.weight"

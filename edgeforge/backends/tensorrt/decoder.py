@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from edgeforge_runtime.manifest import Manifest, Target
 
+from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.tensorrt import checks, emulate, limits, parity, trtexec
@@ -26,10 +26,6 @@ from edgeforge.targets import Gpu
 
 DEVICE, TARGET = "device", "trt"
 _ONNX, _ENGINE, _SUMMARY = "onnx", "engine", "layers.json"
-_FLOAT = "float"
-"""in a quantize artifact: the float model that belongs to the table"""
-_IDS = Path("reference") / "ids.npy"
-"""in an adapt artifact: [windows, tokens]"""
 
 
 def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
@@ -37,13 +33,13 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     quantized, gpu = sources["quantize"], limits.gpu(build.chip)
     table = Table.load(quantized / FILE)
     build.say("rewriting the graph for TensorRT")
-    emitted = emit(store.load(quantized / _FLOAT), table, build.context)
+    emitted = emit(store.load(quantized / artifact.FLOAT), table, build.context)
     (out / _ONNX).mkdir()
     model = store.save(emitted.model, out / _ONNX)
     profiles = emitted.profiles(build.widths)
     trtexec.write(out / _ONNX, profiles, emitted.model)
     build.say("the emitted graph on the CPU against the float graph")
-    ids = np.load(sources["adapt"] / _IDS)[0]
+    ids = artifact.reference_ids(sources["adapt"])[0]
     found = parity.checks(quantized, table, emitted, model, ids, build.threads)
     if not limits.builds_here(gpu):
         return [*found, Check("compile: engine", 0, "MiB", note=limits.elsewhere(gpu))]
