@@ -15,7 +15,6 @@ import numpy.typing as npt
 NAME = "float8e4m3fn"
 """ONNX's name in small letters"""
 MOST = 448.0
-_LEAST_EXPONENT, _MANTISSA = -6, 3
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,11 +34,4 @@ def reals(codes: npt.NDArray[np.integer]) -> Floats:
 def stored(codes: npt.NDArray[np.integer]) -> npt.NDArray[Any]:
     """Bit patterns as an array of that type."""
     found: npt.NDArray[Any] = np.asarray(codes).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
-    return found
-
-
-def steps(reals: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """How far apart neighbours lie where reals do."""
-    _, exponent = np.frexp(np.abs(np.asarray(reals, np.float64)))
-    found: npt.NDArray[np.float64] = np.exp2(np.maximum(exponent - 1, _LEAST_EXPONENT) - float(_MANTISSA))
     return found

@@ -3,8 +3,10 @@
 A product may read 8-bit codes where that resolves what is usual there: massive activations (arXiv 2402.17762) on one
 token stretch a static grid until all other tokens lie on a few of its steps, and the sum of squares, which they rule,
 would not show it. So the noise of rounding is held against the 999 of 1000 values that are smallest; where it drowns
-them the product reads float16, and only its weight has 8 bits. The steps of fp8 grow with the values: hardly anything
-drowns.
+them the product reads float16, and only its weight has 8 bits.
+
+The steps of fp8 grow with the values: one 24,000 times as large as the usual ones leaves those all their bits, and one
+as large as float16 holds leaves values of 1 at 20 dB. So there every product reads codes, and the gates judge.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def table(graph: ir.Graph, fitted: Mapping[str, Encoding], outside: Mapping[str,
         found = seen.get(str(origin(product.source).name))
         if found is not None and product.name in made and made[product.name].bits == _READ:
             encoding = _floats(found) if fp8 else _grid(found)
-            if decibels(found, encoding) >= _LEAST_DB:
+            if fp8 or decibels(found, float(encoding.scale)) >= _LEAST_DB:
                 made.set(str(product.source.name), encoding)
     return made
 
@@ -66,17 +68,14 @@ def readers(graph: ir.Graph, found: Mapping[str, Encoding]) -> tuple[int, list[s
     return len(eight) - len(left), left
 
 
-def decibels(seen: Histogram, encoding: Encoding) -> float:
-    """Power of the values that are usual over that of rounding to the grid."""
+def decibels(seen: Histogram, step: float) -> float:
+    """Power of the values that are usual over that of rounding to step."""
     sizes = np.abs(seen.centres)
     order = np.argsort(sizes, kind="stable")
     counts = seen.counts[order]
     inside = np.cumsum(counts) <= _USUAL * counts.sum()
-    counts, sizes = counts[inside], sizes[order][inside].astype(np.float64)
-    scale = float(encoding.scale)
-    step = scale * float8.steps(sizes / scale) if encoding.e4m3 else np.full(sizes.shape, scale)
-    power, noise = float((counts * sizes**2).sum()), float((counts * step**2).sum() / 12)
-    return float(10 * np.log10(max(power, 1e-30) / max(noise, 1e-30)))
+    power = float((counts[inside] * sizes[order][inside] ** 2).sum() / max(counts[inside].sum(), 1))
+    return float(10 * np.log10(max(power, 1e-30) / (step**2 / 12)))
 
 
 def _grid(seen: Histogram) -> Encoding:

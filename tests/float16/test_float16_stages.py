@@ -123,6 +123,28 @@ def test_what_8_bit_products_read_is_8_bits_with_zero_at_zero(ran: Callable[...,
     assert 0 < made[1]["quantize: KL"].value < 0.1
 
 
+def test_fp8_is_what_8_bits_are(ran: Callable[..., Ran]) -> None:
+    """Weights and what they read; every code the nearest of the float model, to the last bit."""
+    made = ran(activations=8, eight_bits="fp8")
+    folder, table = made[0]["quantize"], _table(made)
+    model, printed = store.load(folder / FLOAT), store.load(folder)
+    assert set(table) == {str(v) for p in products(model.graph) for v in (p.source.name, p.name)}
+    assert {e.dtype for e in table.values()} == {"float8e4m3fn"}
+    for name in (HEAD, DOWN):
+        array, codes = (edit.constant(m.graph.initializers[name]) for m in (model, printed))
+        assert array is not None
+        assert codes is not None
+        assert printed.graph.initializers[name].dtype == ir.DataType.FLOAT8E4M3FN
+        assert table[name].scale.shape == (len(array),)
+        np.testing.assert_array_equal(table[name].quantize(array), codes.view(np.uint8))
+        np.testing.assert_array_equal(table[name].dequantize(table[name].quantize(array)), array)
+    assert made[1]["quantize: stored"].value == pytest.approx(ran(activations=8)[1]["quantize: stored"].value)
+    assert made[1]["quantize: KL"].gate == "quantize_kl (4 bits)"
+    assert 0 < made[1]["quantize: KL"].value < 0.1
+    with Session.open(folder) as session:
+        assert np.isfinite(session.prompt([5, 6, 7])).all()
+
+
 def test_a_budget_counts_float16_steps(ran: Callable[..., Ran]) -> None:
     made = ran(weights=4, block=64, quality="fast", budget={"bits_per_weight": 5})
     bits = made[1]["quantize: bits a weight, head apart"].value
