@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -41,7 +44,8 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, edition: wheel.Edition, version: str) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == edition.module else None)
+    there = SimpleNamespace(origin="there")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there if name == edition.module else None)
     monkeypatch.setattr(wheel, "_version", lambda asked: version)
 
 
@@ -97,6 +101,17 @@ def test_without_tensorrt(tmp_path: Path) -> None:
     (tool,) = health.tools()
     assert (tool.version, tool.problem) == (None, "")
     assert "not installed" in health.abilities(targets.chip("geforce-rtx-4090")).compile
+
+
+def test_a_folder_called_tensorrt_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    (tmp_path / "tensorrt_rtx").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(CompilerError, match="TensorRT is not installed"):
+        wheel.find()
 
 
 def test_old_and_untested_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,12 @@ class Header:
     compute: tuple[str, ...]
 
 
+def is_rtx(path: Path) -> bool:
+    """Does it begin as TensorRT-RTX's engines do? OSError: it cannot be read."""
+    with path.open("rb") as source:
+        return source.read(len(_MAGIC)) == _MAGIC
+
+
 def read(path: Path) -> Header:
     """CompilerError: not an engine of TensorRT-RTX, or truncated."""
     try:
