@@ -152,8 +152,8 @@ class Quantize(_Section):
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
     activations: Literal[8, 16] = 16
-    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read: whole
-    numbers, with one scale for all tokens."""
+    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read, with one
+    scale for all tokens."""
     eight_bits: targets.EightBits = "int8"
     """What 8 bits of a weight, and of what it reads, are: whole numbers, or `fp8` (E4M3: 4 bits of exponent, 3 of
     mantissa), for GPUs from Ada (compute capability 8.9) on: `{weights: 8, activations: 8, eight_bits: fp8}`."""

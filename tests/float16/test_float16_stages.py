@@ -178,3 +178,5 @@ def test_only_what_a_change_touches_gets_another_key(job: Callable[..., Build]) 
     eight, four = keyed(weights=8), keyed(weights=4, block=64)
     assert {n for n in eight if eight[n] != four[n]} == {"quantize", "export"}
     assert keyed(weights=8) == eight
+    scaled = [keyed(weights=8, transforms=["scale_channels"], eight_bits=b) for b in ("int8", "fp8")]
+    assert {n for n in eight if scaled[0][n] != scaled[1][n]} == {"transform", "quantize", "export"}
