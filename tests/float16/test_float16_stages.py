@@ -91,6 +91,13 @@ def test_weights_alone_are_rounded(ran: Callable[..., Ran], options: dict[str, o
     assert "calibrate" not in made[0]
 
 
+def test_a_tied_head_is_rounded_without_any_transform_before(ran: Callable[..., Ran]) -> None:
+    """Nothing has untied it before the search reads its weight."""
+    made = ran(weights=8, transforms=[])
+    assert _table(made)[HEAD].bits == 8
+    assert made[1]["quantize: logits"].value > 30
+
+
 def test_a_block_that_does_not_divide_is_reported(ran: Callable[..., Ran]) -> None:
     note = ran(weights=4, block=128)[1]["quantize: weights left per channel"].note
     assert "model.layers.0.mlp.up_proj.weight: 64 inputs" in note
