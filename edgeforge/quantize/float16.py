@@ -6,8 +6,8 @@ would not show it. So the noise of rounding is held against the 999 of 1000 valu
 them the product reads float16, and only its weight has 8 bits.
 
 The steps of fp8 grow with the values: one 24,000 times as large as the usual ones leaves those all their bits, and one
-as large as float16 holds leaves values of 1 at 20 dB. So there every product reads codes, and the gates judge. SmolLM2's
-KL, weights by their largest value: 0.080, with float16 before each down_proj 0.078, weights alone 0.046.
+as large as float16 holds leaves values of 1 at 20 dB. So there every product reads codes, and the gates judge.
+SmolLM2's KL, weights by their largest value: 0.080, with float16 before each down_proj 0.078, weights alone 0.046.
 """
 
 from __future__ import annotations
