@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from edgeforge_runtime import manifest as m
 from edgeforge_runtime import rope
 
@@ -17,6 +18,11 @@ from edgeforge.graph import store
 from edgeforge.targets import PROFILES
 
 SHAPE, ROPE, TOKENIZER = "decoder.json", "rope.npz", "tokenizer"
+FLOAT = "float"
+"""in a quantize artifact, the float model that belongs to the table: rounding its weights to nearest gives the QDQ
+model's codes"""
+REFERENCE, IDS = "reference", "ids.npy"
+"""in an adapt artifact, what the gates measure against; in that, the tokens"""
 _CARRIED = (SHAPE, ROPE)
 
 Grid = tuple[str, float, int]
@@ -40,6 +46,12 @@ def carry(source: Path, folder: Path) -> None:
     for name in _CARRIED:
         shutil.copyfile(source / name, folder / name)
     shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
+
+
+def reference_ids(adapted: Path) -> npt.NDArray[np.int64]:
+    """The tokens that an adapt artifact's gates read, [windows, tokens]."""
+    found: npt.NDArray[np.int64] = np.load(adapted / REFERENCE / IDS)
+    return found
 
 
 def copy_model(source: Path, folder: Path) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeforge_runtime import plain as manifest
+from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
 
@@ -90,9 +92,17 @@ def damage(place: Path) -> str | None:
     return None
 
 
+def declared(bundle: Path) -> set[str]:
+    """The files that a bundle's targets run, relative to it: one that its chip alone can make may come later."""
+    try:
+        return {p.file for t in manifest.load(bundle).targets.values() for g in t.graphs for p in g.parts}
+    except ManifestError:
+        return set()
+
+
 def strangers(place: Path) -> list[str]:
-    """Files in a finished folder that no build put there."""
-    ours = {STAMP, *read_stamp(place)["files"]}
+    """Files in a finished folder that no build put there, and its manifest does not name."""
+    ours = {STAMP, *read_stamp(place)["files"], *declared(place)}
     return sorted(n for p in place.rglob("*") if not p.is_dir() and (n := str(p.relative_to(place))) not in ours)
 
 

@@ -1,6 +1,6 @@
-"""One integer grid: scale, zero point, and along which axis they change.
+"""One grid: scale, zero point, and along which axis they change.
 
-real = (code - zero_point) * scale, as in ONNX QuantizeLinear.
+real = (code - zero_point) * scale, as in ONNX QuantizeLinear; a code of E4M3 counts as the number that it is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeforge import float8
 from edgeforge.errors import EdgeForgeError
 
 Floats = npt.NDArray[np.float32]
@@ -23,11 +24,12 @@ largest block's step"""
 
 @dataclass(frozen=True)
 class Encoding:
-    """An integer grid.
+    """An integer grid, or one of E4M3 numbers.
 
     scale and zero_point have shape () per tensor, [C] per channel along `axis`, or the blocked shape
     (the tensor's with `axis` divided by `block`) per block. LPBQ adds `block_scale`: integers 1..TOP in the blocked
     shape, while scale stays [C] along `channel`; a block's step is block_scale * scale.
+    e4m3: codes are the bit patterns of 8-bit floats (float8.py), zero_point is 0.
     """
 
     bits: int
@@ -38,6 +40,7 @@ class Encoding:
     block: int | None = None
     block_scale: Ints | None = None
     channel: int | None = None
+    e4m3: bool = False
 
     @property
     def low(self) -> int:
@@ -50,6 +53,8 @@ class Encoding:
     @property
     def dtype(self) -> str:
         """ONNX/numpy name of the code's type."""
+        if self.e4m3:
+            return float8.NAME
         return f"{'int' if self.signed else 'uint'}{self.bits}"
 
     @property
@@ -68,6 +73,8 @@ class Encoding:
     def quantize(self, array: npt.NDArray[np.floating]) -> Ints:
         """Codes of a real array: round half to even, clip to the grid."""
         scale, zero = self._grid(array.shape)
+        if self.e4m3:
+            return float8.codes(np.asarray(array, np.float32) / scale)
         codes = np.rint(np.asarray(array, np.float32) / scale) + zero
         clipped: Ints = np.clip(codes, self.low, self.high).astype(np.int64)
         return clipped
@@ -75,6 +82,8 @@ class Encoding:
     def dequantize(self, codes: npt.NDArray[np.integer]) -> Floats:
         """Reals of a code array, in float32 as onnxruntime computes them."""
         scale, zero = self._grid(codes.shape)
+        if self.e4m3:
+            return (float8.reals(codes) * scale).astype(np.float32)
         return ((codes.astype(np.int64) - zero).astype(np.float32) * scale).astype(np.float32)
 
     def take(self, axis: int, start: int, stop: int) -> Encoding:
@@ -119,7 +128,8 @@ def equal(a: Encoding, b: Encoding) -> bool:
     """Same grid, to the last bit."""
     def same(x: Any, y: Any) -> bool:
         return (x is None) == (y is None) and (x is None or np.array_equal(x, y))
-    plain = (a.bits, a.signed, a.axis, a.block, a.channel) == (b.bits, b.signed, b.axis, b.block, b.channel)
+    plain = (a.bits, a.signed, a.axis, a.block, a.channel, a.e4m3) == (
+        b.bits, b.signed, b.axis, b.block, b.channel, b.e4m3)
     arrays = ((a.scale, b.scale), (a.zero_point, b.zero_point), (a.block_scale, b.block_scale))
     return plain and all(same(x, y) for x, y in arrays)
 
@@ -131,6 +141,8 @@ def check(e: Encoding) -> None:
         raise ValueError("a scale is not finite and above 0")
     if not ((e.zero_point >= e.low) & (e.zero_point <= e.high)).all():
         raise ValueError(f"a zero point is not on the grid {e.low}..{e.high}")
+    if e.e4m3 and (e.bits != 8 or not e.signed or e.zero_point.any()):
+        raise ValueError("E4M3 is signed, has 8 bits, and no zero point")
     if e.block_scale is not None and e.bits != 4:
         raise ValueError(f"whole-number block scales are for codes of 4 bits, not {e.bits}")
     if e.block_scale is not None and not ((e.block_scale >= 1) & (e.block_scale <= TOP)).all():

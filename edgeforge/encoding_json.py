@@ -19,6 +19,8 @@ def dump(e: Encoding) -> dict[str, Any]:
             out[key] = getattr(e, key)
     if e.block_scale is not None:
         out["block_scale"] = e.block_scale.tolist()
+    if e.e4m3:
+        out["e4m3"] = True
     return out
 
 
@@ -28,12 +30,14 @@ def parse(raw: Any) -> Encoding:
     bits, signed = _integer(raw["bits"], 2, 32), raw["signed"]
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         scale = _numbers(raw["scale"]).astype(np.float32)
-    if not isinstance(signed, bool):
-        raise ValueError(f"signed is {shown(signed)}")
+    e4m3 = raw.get("e4m3", False)
+    for key, said in (("signed", signed), ("e4m3", e4m3)):
+        if not isinstance(said, bool):
+            raise ValueError(f"{key} is {shown(said)}")
     places = {key: _integer(raw[key], 0, 7) for key in ("axis", "channel") if raw.get(key) is not None}
     block = _integer(raw["block"], 1, 1 << 20) if raw.get("block") is not None else None
     blocks = _whole(raw["block_scale"]) if raw.get("block_scale") is not None else None
-    made = Encoding(bits, signed, scale, _whole(raw["zero_point"]), block=block, block_scale=blocks,
+    made = Encoding(bits, signed, scale, _whole(raw["zero_point"]), block=block, block_scale=blocks, e4m3=e4m3,
                     **places)
     check(made)
     return made

@@ -1,4 +1,4 @@
-"""The table of encodings: one value, one integer grid, keyed by the value's name.
+"""The table of encodings: one value, one grid, keyed by the value's name.
 
 JSON for other tools and QDQ nodes for onnxruntime are two printings of this one table.
 """

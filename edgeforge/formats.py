@@ -24,6 +24,9 @@ def check(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("recipe", recipe.where("quantize.activations"), f"{options.activations} bits, and {chip} "
                       f"computes on {flow}",
                       f"set quantize.activations to {profile.activation_bits[-1]}")
+    if options.eight_bits not in profile.eight_bits:
+        yield Finding("recipe", recipe.where("quantize.eight_bits"), f"{options.eight_bits}, and {chip} computes on "
+                      f"{flow}", "leave quantize.eight_bits out")
     if options.block is not None and not profile.blocks:
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes one step "
                       "a channel", "leave quantize.block out")

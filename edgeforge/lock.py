@@ -167,7 +167,7 @@ def _damaged(files: Mapping[str, Any], bundle: Path) -> Iterator[str]:
         elif cache.digest(path) != seen["sha256"]:
             yield f"{name}: other contents"
     there = {str(p.relative_to(bundle)) for p in bundle.rglob("*") if p.is_file()}
-    yield from (f"{name}: not in the lock" for name in sorted(there - files.keys() - _LATER))
+    yield from (f"{name}: not in the lock" for name in sorted(there - files.keys() - _LATER - cache.declared(bundle)))
 
 
 def _differences(locked: Any, here: Any, where: str = "") -> Iterator[str]:

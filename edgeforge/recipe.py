@@ -152,8 +152,11 @@ class Quantize(_Section):
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
     activations: Literal[8, 16] = 16
-    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read: whole
-    numbers, with one scale for all tokens."""
+    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read, with one
+    scale for all tokens."""
+    eight_bits: targets.EightBits = "int8"
+    """What 8 bits of a weight, and of what it reads, are: whole numbers, or `fp8` (E4M3: 4 bits of exponent, 3 of
+    mantissa), for GPUs from Ada (compute capability 8.9) on: `{weights: 8, activations: 8, eight_bits: fp8}`."""
     kv: Literal[8, 16] = 8
     """Bits of the KV cache. Its codes are unsigned with zero in the middle: the grid that signed ones would have, which
     HTP's compiler does not finish a graph with. 16 takes twice the memory of 8."""
@@ -179,7 +182,7 @@ class Quantize(_Section):
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
     round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here. Unset,
-    a GPU has `rotate` (and `split_outliers` beside 8-bit activations), and none where all weights have 16 bits."""
+    a GPU has `rotate` (and `split_outliers` beside int8 activations), and none where all weights have 16 bits."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:
@@ -207,6 +210,25 @@ class Quantize(_Section):
             raise ValueError("reconstruct moves the steps of a block's weights together, and encodings settles some: "
                              "leave one of them out")
         return self
+
+    @model_validator(mode="after")
+    def _fp8_of_eight_bits(self) -> Quantize:
+        if not self.fp8:
+            return self
+        if 8 not in (self.weights, self.head, *self.exceptions.values()):
+            raise ValueError("eight_bits is fp8, and no weight has 8 bits: set weights or head to 8, or leave "
+                             "eight_bits out")
+        if self.reconstruct:
+            raise ValueError("reconstruct moves codes that are whole numbers, and eight_bits is fp8: leave one of them "
+                             "out")
+        if self.budget is not None:
+            raise ValueError("budget weighs 4 bits against int8, and eight_bits is fp8: leave one of them out")
+        return self
+
+    @property
+    def fp8(self) -> bool:
+        """Are 8 bits floats?"""
+        return self.eight_bits == "fp8"
 
     @property
     def rounded(self) -> bool:
@@ -275,6 +297,9 @@ class Gates(_Section):
     """The emulator against the CPU, decode, at least."""
     emitted_db: Decibels = 50
     """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
+    emitted_codes_db: Decibels = 15
+    """The same with 8-bit activations, where a value that float16 moves may round to the code beside, a whole step
+    off, more of them with depth (SmolLM2: int8 27, fp8 19)."""
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 

@@ -24,19 +24,24 @@ _CODES_ONLY = {
     "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
 """keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
-_FLOAT16_ONLY = {"gates": ("emitted_db",)}
+_FLOAT16_ONLY = {"gates": ("emitted_db", "emitted_codes_db")}
 """keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
+_READ_ONLY = {"gates": ("emitted_codes_db",)}
+"""keys by section that say nothing where float16 flows and no product reads codes"""
 _CODES, _FLOAT16 = 8, 16
 
 
 def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     """The keys (section, key) that say nothing about such a model on that chip, and why. decoder: a language model."""
-    flow = targets.chip(chip).profile.flow
+    profile = targets.chip(chip).profile
     found: dict[tuple[str, str], str] = {}
     if not decoder:
         found |= dict.fromkeys(_pairs(_DECODERS_ONLY), "only for language models, and model.onnx is a plain graph")
-    if flow == "float16":
+    if profile.flow == "float16":
         found |= dict.fromkeys(_pairs(_CODES_ONLY), f"only where integer codes flow, and {chip} computes in float16")
+        if _CODES not in profile.activation_bits:
+            found |= dict.fromkeys(_pairs(_READ_ONLY), f"only where products read 8-bit codes, and on {chip} they "
+                                   "read float16")
     else:
         why = f"only where float16 flows, and {chip} computes on integer codes"
         found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
@@ -79,6 +84,7 @@ def _of_chip(target: Any, options: dict[str, Any]) -> dict[str, Any]:
         return {}
     whole = options.get("weights") == _FLOAT16 and options.get("head", _FLOAT16) == _FLOAT16
     plain = whole and not options.get("exceptions")
-    transforms = [*chip.profile.transforms, *(["split_outliers"] if options.get("activations") == _CODES else [])]
+    whole_numbers = options.get("activations") == _CODES and options.get("eight_bits") != "fp8"
+    transforms = [*chip.profile.transforms, *(["split_outliers"] if whole_numbers else [])]
     found: dict[str, Any] = {"transforms": [] if plain else transforms}
     return found | ({"head": _FLOAT16} if options.get("weights") == _FLOAT16 else {})

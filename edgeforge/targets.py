@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from edgeforge.errors import RecipeError
 
 Flow = Literal["codes", "float16"]
+EightBits = Literal["int8", "fp8"]
 Transform = Literal["rotate", "equalize_kv", "split_outliers", "scale_channels"]
 
 
@@ -24,9 +25,9 @@ class Profile:
     live on the scores' integer grid, or within float16. least_multiplier: smallest input scale x weight scale / output
     scale of a product that the hardware can multiply by. signed_operands: 16-bit codes that a product of activations
     reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
-    float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
-    of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
-    transforms: what a recipe applies that does not say.
+    float16. activation_bits: what a recipe may ask for as `quantize.activations`; eight_bits: what 8 of them may be.
+    blocks: inputs that may share a step of a 4-bit weight; where codes flow it is a whole number of its channel's
+    (LPBQ), else a float16 of its own. transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Profile:
     signed_operands: bool = False
     flow: Flow = "codes"
     activation_bits: tuple[int, ...] = (16,)
+    eight_bits: tuple[EightBits, ...] = ("int8",)
     blocks: tuple[int, ...] = (16, 32, 64)
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
@@ -58,7 +60,8 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
 """its multipliers end at 2^-24: below, a channel of 6e-8 of the output's range saturates (tried, on the emulator)"""
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
-              flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
+              flow="float16", activation_bits=(8, 16), eight_bits=("int8", "fp8"), blocks=(16, 32, 64, 128),
+              transforms=("rotate",))
 """scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
               flow="float16", blocks=(), transforms=("rotate",))

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from edgeforge_runtime.session import Session
 
+from edgeforge.artifact import IDS
 from edgeforge.metrics import LogitMeter, LogitStats
 
-IDS = "ids.npy"
 _DECODED = 16
 """tokens at a window's end that are read one by one, so that the AR-1 graph is measured by itself"""
 

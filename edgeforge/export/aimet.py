@@ -3,7 +3,8 @@
 Version 1.0.0 lists activations and parameters apart, with offsets for the unsigned grid (offset = -zero_point of the
 code shifted to start at 0), flat arrays and no axes: blocks of a weight [inputs, outputs] are written outputs first.
 2.0.0 and 2.1.0 are one list with the meaning of ONNX QuantizeLinear; they differ in how LPBQ is spelled. The layouts
-follow AIMET's published encoding specification, checked against aimet-onnx 2.42.0.
+follow AIMET's published encoding specification, checked against aimet-onnx 2.42.0; E4M3 with a scale is not in it, and
+is called what it is (FLOAT of 8 bits, float8e4m3fn), so that no reader takes it for whole numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def turned(rank: int, channel: int) -> bool:
 
 
 def _flat_entry(name: str, e: Encoding) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "dtype": "INT", "enc_type": _kind(e), "bw": e.bits,
+    entry: dict[str, Any] = {"name": name, "dtype": "FLOAT" if e.e4m3 else "INT", "enc_type": _kind(e), "bw": e.bits,
                              "is_sym": e.symmetric}
     if e.block is None:
         return entry | {"scale": _flat(e.scale), "offset": _flat(_offset(e))}
@@ -104,7 +105,7 @@ def _kind(e: Encoding) -> str:
 
 
 def _offset(e: Encoding) -> Array:
-    return -(e.zero_point - e.low)
+    return -e.zero_point if e.e4m3 else -(e.zero_point - e.low)
 
 
 def _flat(array: Array) -> list[Any]:

@@ -3,6 +3,7 @@ without the other."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeforge.graph import edit
@@ -21,7 +22,8 @@ class UntieEmbedding(ir.passes.InPlacePass):
             array = edit.constant(table)
             if array is None:
                 raise ValueError(f"{table.name} is not a constant")
-            own = edit.initializer(graph, edit.fresh(graph, f"{node.outputs[0].name}.weight"), array)
+            # A copy: a view would hold the file open that other readers let go of (quantize/parameters.py).
+            own = edit.initializer(graph, edit.fresh(graph, f"{node.outputs[0].name}.weight"), np.array(array))
             node.replace_input_with(0, own)
             changed = True
         return ir.passes.PassResult(model, changed)

@@ -1,6 +1,6 @@
-"""The encodings printed as ONNX: QuantizeLinear/DequantizeLinear around every value, integers at the edges.
+"""The encodings printed as ONNX: QuantizeLinear/DequantizeLinear around every value, codes at the edges.
 
-In the printed graph the integer tensor bears the value's name (so a graph output, a cache entry and a
+In the printed graph the tensor of codes bears the value's name (so a graph output, a cache entry and a
 weight are called what they are called everywhere); its real form is `<name>/dq`.
 """
 
@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from edgeforge import float8
 from edgeforge.encoding import TOP, expansion
 from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
@@ -18,7 +19,8 @@ from edgeforge.quantize import assign, roles
 from edgeforge.targets import Flow
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
-          "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4}
+          "int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "uint4": ir.DataType.UINT4,
+          float8.NAME: ir.DataType.FLOAT8E4M3FN}
 _MIN_OPSET = 23
 
 
@@ -77,6 +79,8 @@ def _parameters(graph: ir.Graph, name: str, encoding: Encoding) -> list[ir.Value
 
 
 def _codes(graph: ir.Graph, name: str, codes: np.ndarray, dtype: str) -> ir.Value:
+    if dtype == float8.NAME:
+        return edit.initializer(graph, name, float8.stored(codes))
     kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype in ("int4", "uint4") else np.dtype(dtype)
     return edit.initializer(graph, name, codes.astype(kind))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
     from edgeforge.targets import Flow
 
-_FLOAT16 = 16
+_FLOAT16, _EIGHT = 16, 8
 _OUTSIDE = 8
 """least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
@@ -42,7 +42,8 @@ def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[s
         blocks = bits == 4 and options.block is not None and not unblocked(product, options.block, flow)
         half = flow == "float16"
         if bits < _FLOAT16 or not half:
-            found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks and not half, half=half)
+            found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks and not half, half=half,
+                                       e4m3=bits == _EIGHT and options.fp8)
     return found
 
 

@@ -18,8 +18,6 @@ from edgeforge.evaluation import logits
 from edgeforge.gates import Check
 from edgeforge.graph import store
 
-REFERENCE = "reference"
-
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes the model, its RoPE tables, tokenizer, manifest, and the reference logits that later gates use."""
@@ -29,7 +27,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model: Any = checkpoint.load_model(build.checkpoint)
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
-    logits.save_reference(out / REFERENCE, windows, logits.hf_logits(model, windows))
+    logits.save_reference(out / artifact.REFERENCE, windows, logits.hf_logits(model, windows))
     artifact.save_rope(out, rope.tables(model, build.context))
     artifact.save_decoder(out, decoder)
     _manifest(build, decoder, model, tokenizer).save(out)
@@ -37,7 +35,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     store.save(export.export(DecoderGraph(model, build.profile), decoder), out)
     del model
     gc.collect()
-    return gate(build, out, out / REFERENCE, "adapt", "adapt_db")
+    return gate(build, out, out / artifact.REFERENCE, "adapt", "adapt_db")
 
 
 def gate(build: Build, folder: Path, reference: Path, stage: str, limit: str) -> list[Check]:

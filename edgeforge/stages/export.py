@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from edgeforge_runtime.executors import open_executor
 from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
@@ -12,12 +11,9 @@ from edgeforge_runtime.session import Session
 from edgeforge import __version__, artifact
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
-from edgeforge.evaluation import logits
 from edgeforge.export import aimet, record
 from edgeforge.gates import Check
 from edgeforge.graph import store
-from edgeforge.stages import adapt
-from edgeforge.stages.quantize import FLOAT
 
 ENCODINGS, ENCODINGS_2, VECTORS = "model.encodings", "model.2.0.0.encodings", "vectors"
 STEPS = 3
@@ -35,7 +31,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
 
 def write_encodings(quantized: Path, out: Path) -> int:
     """The float model of a quantize artifact and its table in AIMET's form; returns the number of entries."""
-    artifact.copy_model(quantized / FLOAT, out)
+    artifact.copy_model(quantized / artifact.FLOAT, out)
     table = Table.load(quantized / FILE)
     parameters = [str(v.name) for v in store.load(out).graph.initializers.values()]
     aimet.write(out / ENCODINGS, table, parameters, f"edgeforge {__version__}")
@@ -53,6 +49,6 @@ def _vectors(build: Build, sources: dict[str, Path]) -> list[record.Call]:
     manifest = Manifest.load(folder)
     target = manifest.targets["cpu"]
     recorder = record.Recorder(open_executor(target, folder, exact=True, threads=build.threads))
-    ids = np.load(sources["adapt"] / adapt.REFERENCE / logits.IDS)[0]
+    ids = artifact.reference_ids(sources["adapt"])[0]
     with Session(manifest, target, recorder, artifact.load_rope(folder)) as session:
         return record.record(session, recorder, ids, build.recipe.target.prefill, STEPS)

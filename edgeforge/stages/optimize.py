@@ -20,4 +20,4 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     artifact.carry(source, out)
     Manifest.load(source).save(out)
     store.save(optimize(store.load(source), build.profile), out)
-    return adapt.gate(build, out, source / adapt.REFERENCE, "optimize", "optimize_db")
+    return adapt.gate(build, out, source / artifact.REFERENCE, "optimize", "optimize_db")

@@ -58,7 +58,8 @@ def plan(recipe: Recipe) -> tuple[Stage, ...]:
 
 def _scaled_for(recipe: Recipe) -> Any:
     """The grids of weights that channels are scaled for; without that transform no other depends on them."""
-    return [recipe.quantize.weights, recipe.quantize.block] if "scale_channels" in recipe.quantize.transforms else None
+    options = recipe.quantize
+    return [options.weights, options.block, options.eight_bits] if "scale_channels" in options.transforms else None
 
 
 _FLOAT16 = 16

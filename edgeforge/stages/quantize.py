@@ -25,7 +25,7 @@ from edgeforge.quantize import assign, clip, float16, floors, footprint, qdq, qu
 from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.fit import Method
-from edgeforge.stages import adapt, foreign, mixed
+from edgeforge.stages import foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.samples import samples as samples_of
 
@@ -35,8 +35,6 @@ _JUDGE_BY_TASK = (25.0, 35.0)
 _FEW_BITS = 8
 """activations that lose as much as 4-bit weights do: the gates' limits are theirs"""
 _MASK = "attention_mask"
-FLOAT = "float"
-"""the float model that belongs to the table: rounding its weights to nearest gives the QDQ model's codes"""
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
@@ -56,7 +54,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         artifact.carry(source, folder)
         checks = fit(build, model.clone(), samples, seen, bits, folder, given)
         _save_manifest(build, source, folder)
-        found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
+        found = _measure(build, folder, sources["adapt"] / artifact.REFERENCE)
         few = footprint.four_bits(model.graph, Table.load(folder / FILE)) or options.activations == _FEW_BITS
         return checks + _gate(found, few), found.all.kl
 
@@ -100,11 +98,11 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bi
         table = assign.assign(model.graph, seen.ranges, bits, fitted, seen.clipped, unfitted)
         table = floors.raised(model.graph, table, build.profile.least_multiplier)
     else:
-        table = float16.table(model.graph, fitted, unfitted, seen.counted)
+        table = float16.table(model.graph, fitted, unfitted, seen.counted, options.fp8)
     table.save(out / FILE)
-    (out / FLOAT).mkdir()
-    store.save(model, out / FLOAT)
-    store.save(qdq.quantize(store.load(out / FLOAT), table, flow), out)
+    (out / artifact.FLOAT).mkdir()
+    store.save(model, out / artifact.FLOAT)
+    store.save(qdq.quantize(store.load(out / artifact.FLOAT), table, flow), out)
     stored = footprint.bits_per_weight(model.graph, table, half=flow == "float16")
     whole = weight_grids.left_whole(model.graph, options, decoder, held, flow)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside),

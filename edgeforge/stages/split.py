@@ -25,7 +25,6 @@ from edgeforge.graph import bind, edit, sha, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
 from edgeforge.stages import export
-from edgeforge.stages.quantize import FLOAT
 
 PARTS, VECTORS = "parts", "vectors"
 
@@ -33,7 +32,7 @@ PARTS, VECTORS = "parts", "vectors"
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     """Writes parts/<graph>/model.onnx, vectors/<call>/<graph>/, table.json, and a manifest over the parts."""
     source = sources["transform"]
-    model = store.load(sources["quantize"] / FLOAT)
+    model = store.load(sources["quantize"] / artifact.FLOAT)
     table = Table.load(sources["quantize"] / FILE)
     calls = load_calls(sources["export"] / export.VECTORS)
     checks: list[Check] = []
@@ -41,7 +40,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         build.say("one attention a head")
         whole_table, table = table, sha.split_heads(model, table)
         feeds = {label: _reals(call.inputs, whole_table) for label, call in calls.items()}
-        checks += _sha_gate(build, sources["quantize"] / FLOAT, model, feeds)
+        checks += _sha_gate(build, sources["quantize"] / artifact.FLOAT, model, feeds)
     table.save(out / FILE)
     plan = split.plan(model.graph, table, build.recipe.split.part_bytes)
     build.say(f"{len(plan.bytes)} parts")

@@ -54,7 +54,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         JoinCaches()(model)
         RequantizeOperands()(model)
     store.save(model, out)
-    reference = sources["adapt"] / adapt.REFERENCE
+    reference = sources["adapt"] / artifact.REFERENCE
     return checks + adapt.gate(build, out, reference, "transform", "optimize_db")
 
 

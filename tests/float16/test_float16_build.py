@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_checkpoint
 import yaml
@@ -70,6 +71,30 @@ def test_the_report_says_built_not_run(bundle: Path) -> None:
     assert "tensorrt-rtx-cu12" in raw["stages"][-1]["tools"]
 
 
+@pytest.mark.parametrize(("name", "options", "word"), [
+    ("half", {"weights": 16}, ""), ("w8a8", {"weights": 8, "activations": 8}, "int8"),
+    ("fp8", {"weights": 8, "activations": 8, "eight_bits": "fp8"}, "fp8")])
+def test_every_kind_of_number_from_recipe_to_engine(root: Path, name: str, options: dict[str, object],
+                                                    word: str) -> None:
+    """All gates on the way hold, weights of both profiles are one, codes stay codes, and its CPU model answers."""
+    made, _ = _built(_recipe(root, name, "geforce-rtx-4090", quantize=options))
+    raw = json.loads((made / "report.json").read_text(encoding="utf-8"))
+    checks = {c["name"]: c for s in raw["stages"] for c in s["checks"]}
+    assert checks["compile: weights of both profiles over the model's"]["value"] <= 1.02
+    assert checks["compile: AR-1: attention kernels"]["value"] == 2
+    for width in (32, 1):
+        assert checks[f"compile: AR-{width}: weights unpacked before their product"]["value"] == 0
+        stayed = [n for n in checks if n.startswith(f"compile: AR-{width}:") and n.endswith("weights that stayed so")]
+        assert stayed == ([f"compile: AR-{width}: {word} weights that stayed so"] if word else [])
+    threshold = checks["compile: decode of the emitted graph against the float graph"]["threshold"]
+    assert threshold == (15 if word else 50)
+    assert ("quantize: products of codes by codes" in checks) == bool(word)
+    done = cli("run", made, "Hello", "--max-tokens", 4)
+    assert done.returncode == 0, done.stderr
+    with np.load(made / "vectors" / "whole" / "ar32" / "outputs.npz") as outputs:
+        assert outputs["logits"].dtype == np.float32
+
+
 def test_its_vectors_are_a_set_that_its_own_cpu_model_passes(bundle: Path, tmp_path: Path) -> None:
     make.make(bundle, tmp_path / "set")
     done = cli("vectors", "check", tmp_path / "set", bundle)
@@ -107,8 +132,21 @@ def test_a_jetson_gets_the_onnx_and_the_command(root: Path, bundle: Path) -> Non
     assert checked.returncode == 0
     assert "build_engine.sh" in checked.stdout
     made, _ = _built(path)
-    assert not (made / "device" / "model.engine").exists()
+    engine = made / "device" / "model.engine"
+    assert not engine.exists()
     assert (made / "device" / "onnx" / "build_engine.sh").read_text(encoding="utf-8").startswith("#!")
+    engine.write_bytes(b"as the Jetson's own TensorRT writes it")
+    assert lock.check(made).damaged == ()
+    shown = cli("inspect", made)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "the GPU that built it" in shown.stdout
+    (made / "device" / "other.engine").write_bytes(b"nobody's")
+    assert lock.check(made).damaged == ("device/other.engine: not in the lock",)
+    (made / "device" / "other.engine").unlink()
+    _, kinds = _built(_recipe(root, "orin", "jetson-agx-orin", gates={"shared_bytes": 1.06}))
+    assert kinds["done"] == 1, "the bundle is made anew, and the engine of the old one is no stranger"
+    assert not engine.exists()
+
 
 
 def test_a_gpu_without_int4_is_told_before_any_work(root: Path) -> None:

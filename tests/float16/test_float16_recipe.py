@@ -30,6 +30,9 @@ def _said(made: recipe.Recipe) -> list[tuple[str, str, str]]:
     (PHONE, "activations: 8", "8 bits, and snapdragon-8-gen-3 computes on integer codes of 16 bits",
      "set quantize.activations to 16"),
     (PHONE, "block: 128", "blocks of 128, and snapdragon-8-gen-3 takes 16, 32 or 64", "set quantize.block to 64"),
+    (PHONE, "eight_bits: fp8", "fp8, and snapdragon-8-gen-3 computes on integer codes of 16 bits",
+     "leave quantize.eight_bits out"),
+    ("apple-a18", "eight_bits: fp8", "fp8, and apple-a18 computes on float16", "leave quantize.eight_bits out"),
     (GPU, "transforms: [rotate, equalize_kv]", "equalize_kv fills a cache's grid, and on geforce-rtx-4090 the cache is "
      "float16, which has none", "leave equalize_kv out"),
 ])
@@ -48,6 +51,31 @@ def test_integer_products_take_8_bits_by_8_bits(tmp_path: Path) -> None:
     wide = _recipe(tmp_path, GPU, "quantize:", "  activations: 8", "  weights: 16")
     assert [what for _, what, _ in _said(wide)] == ["8 bits beside weights of 16: nothing would read them"]
     assert not _said(_recipe(tmp_path, GPU, "quantize: {activations: 8}"))
+
+
+@pytest.mark.parametrize(("lines", "what"), [
+    ("weights: 4, head: 4", "no weight has 8 bits"), ("weights: 16", "no weight has 8 bits"),
+    ("reconstruct: true", "reconstruct moves codes that are whole numbers"),
+    ("weights: 4, budget: {bits_per_weight: 5}", "budget weighs 4 bits against int8")])
+def test_fp8_is_refused_where_nothing_would_be_it(tmp_path: Path, lines: str, what: str) -> None:
+    with pytest.raises(RecipeError, match=rf"r.yaml:4: quantize: .*{what}"):
+        _recipe(tmp_path, GPU, f"quantize: {{{lines}, eight_bits: fp8}}")
+    _recipe(tmp_path, GPU, "quantize: {weights: 4, block: 64, eight_bits: fp8}")
+
+
+def test_fp8_on_an_older_gpu_is_told_before_any_work(tmp_path: Path) -> None:
+    made = _recipe(tmp_path, "geforce-rtx-3090", "quantize:", "  activations: 8", "  eight_bits: fp8")
+    assert _said(made) == [(f"{tmp_path}/r.yaml:6: quantize.eight_bits", "fp8, and geforce-rtx-3090 (8.6) has no "
+                            "products of it before compute capability 8.9",
+                            "set quantize.eight_bits to int8, or take a GPU from Ada (8.9) on")]
+    assert check.examine(made).exit_code == 2
+
+
+def test_the_gate_of_codes_is_for_those_who_read_them(tmp_path: Path) -> None:
+    assert _recipe(tmp_path, GPU, "gates: {emitted_codes_db: 25}").limits["emitted_codes_db"] == 25
+    for chip in ("apple-a18", PHONE):
+        with pytest.raises(RecipeError, match=r"r.yaml:4: gates.emitted_codes_db: only where "):
+            _recipe(tmp_path, chip, "gates: {emitted_codes_db: 25}")
 
 
 def test_blocks_of_another_size_are_refused_with_those_there_are(tmp_path: Path) -> None:
@@ -80,6 +108,7 @@ def test_defaults_follow_the_chip_and_stay_what_is_said(tmp_path: Path) -> None:
     assert of(PHONE) == of(PHONE, "quantize: {weights: 4}") == (("rotate", "equalize_kv", "split_outliers"), 8)
     assert of(GPU) == of(GPU, "quantize: {weights: 4, block: 128}") == (("rotate",), 8)
     assert of(GPU, "quantize: {activations: 8}") == (("rotate", "split_outliers"), 8)
+    assert of(GPU, "quantize: {activations: 8, eight_bits: fp8}") == (("rotate",), 8), "floats reach outliers"
     assert of(GPU, "quantize: {weights: 16}") == ((), 16)
     assert of(GPU, "quantize: {weights: 16, head: 8}") == (("rotate",), 8)
     assert of(GPU, "quantize: {weights: 16, transforms: [rotate], head: 4}") == (("rotate",), 4)

@@ -13,13 +13,13 @@ import yaml
 from edgeforge_runtime.session import Session
 
 from edgeforge import keys, pipeline, recipe, source
+from edgeforge.artifact import FLOAT
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 from edgeforge.graph import edit, store
 from edgeforge.quantize.products import products
 from edgeforge.stages.plan import plan
-from edgeforge.stages.quantize import FLOAT
 
 Ran = tuple[dict[str, Path], dict[str, Check]]
 HEAD, DOWN = "lm_head.weight", "model.layers.1.mlp.down_proj.weight"
@@ -91,6 +91,13 @@ def test_weights_alone_are_rounded(ran: Callable[..., Ran], options: dict[str, o
     assert "calibrate" not in made[0]
 
 
+def test_a_tied_head_is_rounded_without_any_transform_before(ran: Callable[..., Ran]) -> None:
+    """Nothing has untied it before the search reads its weight."""
+    made = ran(weights=8, transforms=[])
+    assert _table(made)[HEAD].bits == 8
+    assert made[1]["quantize: logits"].value > 30
+
+
 def test_a_block_that_does_not_divide_is_reported(ran: Callable[..., Ran]) -> None:
     note = ran(weights=4, block=128)[1]["quantize: weights left per channel"].note
     assert "model.layers.0.mlp.up_proj.weight: 64 inputs" in note
@@ -121,6 +128,28 @@ def test_what_8_bit_products_read_is_8_bits_with_zero_at_zero(ran: Callable[...,
     assert {v.dtype for v in printed.inputs} == {ir.DataType.FLOAT, ir.DataType.INT32}
     assert made[1]["quantize: KL"].gate == "quantize_kl (4 bits)"
     assert 0 < made[1]["quantize: KL"].value < 0.1
+
+
+def test_fp8_is_what_8_bits_are(ran: Callable[..., Ran]) -> None:
+    """Weights and what they read; every code the nearest of the float model, to the last bit."""
+    made = ran(activations=8, eight_bits="fp8")
+    folder, table = made[0]["quantize"], _table(made)
+    model, printed = store.load(folder / FLOAT), store.load(folder)
+    assert set(table) == {str(v) for p in products(model.graph) for v in (p.source.name, p.name)}
+    assert {e.dtype for e in table.values()} == {"float8e4m3fn"}
+    for name in (HEAD, DOWN):
+        array, codes = (edit.constant(m.graph.initializers[name]) for m in (model, printed))
+        assert array is not None
+        assert codes is not None
+        assert printed.graph.initializers[name].dtype == ir.DataType.FLOAT8E4M3FN
+        assert table[name].scale.shape == (len(array),)
+        np.testing.assert_array_equal(table[name].quantize(array), codes.view(np.uint8))
+        np.testing.assert_array_equal(table[name].dequantize(table[name].quantize(array)), array)
+    assert made[1]["quantize: stored"].value == pytest.approx(ran(activations=8)[1]["quantize: stored"].value)
+    assert made[1]["quantize: KL"].gate == "quantize_kl (4 bits)"
+    assert 0 < made[1]["quantize: KL"].value < 0.1
+    with Session.open(folder) as session:
+        assert np.isfinite(session.prompt([5, 6, 7])).all()
 
 
 def test_a_budget_counts_float16_steps(ran: Callable[..., Ran]) -> None:
@@ -156,3 +185,5 @@ def test_only_what_a_change_touches_gets_another_key(job: Callable[..., Build]) 
     eight, four = keyed(weights=8), keyed(weights=4, block=64)
     assert {n for n in eight if eight[n] != four[n]} == {"quantize", "export"}
     assert keyed(weights=8) == eight
+    scaled = [keyed(weights=8, transforms=["scale_channels"], eight_bits=b) for b in ("int8", "fp8")]
+    assert {n for n in eight if scaled[0][n] != scaled[1][n]} == {"transform", "quantize", "export"}

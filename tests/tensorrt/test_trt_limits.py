@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -41,7 +44,8 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, edition: wheel.Edition, version: str) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == edition.module else None)
+    there = SimpleNamespace(origin="there")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there if name == edition.module else None)
     monkeypatch.setattr(wheel, "_version", lambda asked: version)
 
 
@@ -64,6 +68,30 @@ def test_four_bits_before_ampere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert _found(tmp_path, "geforce-rtx-3080", weights=4, block=128) == []
 
 
+@pytest.mark.parametrize(("chip", "capability"), [
+    ("geforce-rtx-3090", "8.6"), ("a100", "8.0"), ("jetson-agx-orin", "8.7"), ("rtx-any", "8.0, 8.6, 8.9, 12.0, 12.1")])
+def test_fp8_before_ada(tmp_path: Path, chip: str, capability: str) -> None:
+    """Every GPU that the engine is for has to have it."""
+    (finding,) = [f for f in _found(tmp_path, chip, weights=8, activations=8, eight_bits="fp8")
+                  if f.severity == "recipe"]
+    assert finding.where == f"{tmp_path}/r.yaml:5: quantize.eight_bits"
+    assert f"fp8, and {chip} ({capability}) has no products of it" in finding.what
+    assert not backend("tensorrt").card(targets.chip(chip)).facts["fp8"]
+
+
+@pytest.mark.parametrize("chip", ["geforce-rtx-4090", "geforce-rtx-5090", "h100", "jetson-agx-thor"])
+def test_fp8_from_ada_on(tmp_path: Path, chip: str) -> None:
+    assert not [f for f in _found(tmp_path, chip, eight_bits="fp8") if f.severity == "recipe"]
+    assert backend("tensorrt").card(targets.chip(chip)).facts["fp8"]
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_what_needs_no_tensorrt_is_told_without_it(tmp_path: Path) -> None:
+    assert [f.severity for f in _found(tmp_path, "geforce-rtx-3090", eight_bits="fp8")] == ["recipe", "error"]
+    assert [f.severity for f in _found(tmp_path, "geforce-rtx-2080", weights=4)] == ["recipe", "error"]
+    assert [f.severity for f in _found(tmp_path, "jetson-agx-orin", eight_bits="fp8")] == ["recipe"]
+
+
 @pytest.mark.usefixtures("nothing_installed")
 def test_without_tensorrt(tmp_path: Path) -> None:
     (finding,) = _found(tmp_path, "geforce-rtx-4090")
@@ -73,6 +101,17 @@ def test_without_tensorrt(tmp_path: Path) -> None:
     (tool,) = health.tools()
     assert (tool.version, tool.problem) == (None, "")
     assert "not installed" in health.abilities(targets.chip("geforce-rtx-4090")).compile
+
+
+def test_a_folder_called_tensorrt_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    (tmp_path / "tensorrt_rtx").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(CompilerError, match="TensorRT is not installed"):
+        wheel.find()
 
 
 def test_old_and_untested_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

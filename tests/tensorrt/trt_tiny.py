@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import tiny
 
+from edgeforge import float8
 from edgeforge.backends.tensorrt import weights
 from edgeforge.backends.tensorrt.emit import Emitted, emit
 from edgeforge.backends.tensorrt.engine import Engine, build_engine
@@ -39,24 +40,27 @@ def floats(family: str, layers: int | None = None) -> ir.Model:
     return adapted(family, layers).model.clone()
 
 
-def nearest(array: npt.NDArray[np.float32], bits: int, block: int | None = None) -> Encoding:
+def nearest(array: npt.NDArray[np.float32], bits: int, block: int | None = None, fp8: bool = False) -> Encoding:
     """Symmetric, signed, the largest value on the last code, steps in float16; [N] of them, or [N, K / block]."""
     rows = array.reshape(len(array), -1, block or array.shape[1])
-    steps = (np.abs(rows).max(-1) / ((1 << (bits - 1)) - 1)).astype(np.float16).astype(np.float32)
+    last = float8.MOST if fp8 else (1 << (bits - 1)) - 1
+    steps = (np.abs(rows).max(-1) / last).astype(np.float16).astype(np.float32)
     if block is None:
         steps = steps[:, 0]
-    return Encoding(bits, True, steps, np.zeros(steps.shape, np.int64), 0 if block is None else 1, block)
+    return Encoding(bits, True, steps, np.zeros(steps.shape, np.int64), 0 if block is None else 1, block,
+                    e4m3=fp8)
 
 
-def table(model: ir.Model, bits: int = 16, block: int | None = None, int8: bool = False) -> Table:
-    """int8: inputs of products have grids too."""
+def table(model: ir.Model, bits: int = 16, block: int | None = None, read: bool = False, fp8: bool = False) -> Table:
+    """read: inputs of products have grids too. fp8: 8 bits are E4M3."""
     found = Table()
     for product in weights.products(model.graph):
         name, array = str(product.weight.name), edit.constant(product.weight)
         if bits < 16 and array is not None and name not in found:
-            found.set(name, nearest(reals(array), bits, block))
-        if int8:
-            found.set(str(product.x.name), Encoding(8, True, np.array(0.05, np.float32), np.array(0, np.int64)))
+            found.set(name, nearest(reals(array), bits, block, fp8))
+        if read:
+            step, zero = np.array(0.05, np.float32), np.array(0, np.int64)
+            found.set(str(product.x.name), Encoding(8, True, step, zero, e4m3=fp8))
     return found
 
 

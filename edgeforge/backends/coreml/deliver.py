@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 from edgeforge_runtime.manifest import Target
 
 from edgeforge import artifact
@@ -22,21 +21,17 @@ from edgeforge.gates import Check
 PACKAGE, GOLDEN, VERIFY, DEVICE, TARGET = "model.mlpackage", "golden", "verify_on_mac", "device", "ane"
 _MODEL = "Data/com.apple.CoreML/model.mlmodel"
 _LISTED = 8
-_FLOAT = "float"
-"""in a quantize artifact: the float model that belongs to the table"""
-_IDS = Path("reference") / "ids.npy"
-"""in an adapt artifact: [windows, tokens]"""
 
 
 def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
     """See Backend.compile."""
     quantized, prefill, context = sources["quantize"], build.recipe.target.prefill, build.context
     build.say("emitting the Core ML package")
-    job = Job(quantized / _FLOAT, quantized / FILE, None, target.widths(prefill), context, out / PACKAGE)
+    job = Job(quantized / artifact.FLOAT, quantized / FILE, None, target.widths(prefill), context, out / PACKAGE)
     settings = build.recipe.compile
     sharing = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb))
     build.say("executing the package against the float graph")
-    ids = np.load(sources["adapt"] / _IDS)[0]
+    ids = artifact.reference_ids(sources["adapt"])[0]
     return [*_structure(sharing, out / PACKAGE),
             *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
                            build.threads, out / GOLDEN)]

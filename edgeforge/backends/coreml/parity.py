@@ -54,7 +54,7 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     prompt = min(prefill + max(1, prefill // 2), context - STEPS)
     tokens = [int(t) for t in ids[: prompt + STEPS]]
     with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as scratch:
-        store.save(stored(store.load(quantized / "float"), formats), Path(scratch))
+        store.save(stored(store.load(quantized / artifact.FLOAT), formats), Path(scratch))
         whole = artifact.whole(decoder, [prefill, 1], context)
         shutil.copyfile(quantized / artifact.ROPE, Path(scratch) / artifact.ROPE)
         dataclasses.replace(manifest, targets={"cpu": whole}).save(Path(scratch))

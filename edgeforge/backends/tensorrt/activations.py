@@ -1,10 +1,11 @@
-"""W8A8: the input of a product on an int8 grid with zero point 0, so that TensorRT multiplies int8 by int8."""
+"""W8A8: the input of a product on a grid of 8 bits with zero point 0, so that TensorRT multiplies codes by codes."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeforge import float8
 from edgeforge.backends.tensorrt import weights
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
@@ -14,7 +15,7 @@ _BITS = 8
 
 
 def write(graph: ir.Graph, table: Table) -> list[str]:
-    """In place: Quantize and Dequantize before every product of 8-bit weights whose input has an 8-bit grid.
+    """In place: Quantize and Dequantize before every product of 8-bit weights whose input has 8 bits of the same kind.
 
     Returns those inputs. A product with 4-bit weights multiplies float16: TensorRT would unpack W4A8 first. Before
     weights.write.
@@ -25,7 +26,8 @@ def write(graph: ir.Graph, table: Table) -> list[str]:
     made: dict[ir.Value, ir.Value] = {}
     for product in weights.products(graph):
         value = product.x
-        if not all(str(v.name) in table and table[str(v.name)].bits == _BITS for v in (value, product.weight)):
+        found = [table[name] for v in (value, product.weight) if (name := str(v.name)) in table]
+        if [e.bits for e in found] != [_BITS, _BITS] or found[0].e4m3 != found[1].e4m3:
             continue
         if value not in made:
             made[value] = _pair(graph, product.node, value, table)
@@ -43,10 +45,11 @@ def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir
         raise UnsupportedError(f"{name}: a scale of {float(encoding.scale):.3g} has no near float16",
                                "leave its weight with 16 bits")
     scale = edit.initializer(graph, f"{name}/scale", np.array(step, np.float32))
-    zero = edit.initializer(graph, f"{name}/zero_point", np.zeros((), np.int8))
+    zeros = float8.stored(np.array(0)) if encoding.e4m3 else np.zeros((), np.int8)
+    zero = edit.initializer(graph, f"{name}/zero_point", zeros)
     shape = edit.known_dims(value)
     codes = edit.node_before(anchor, "QuantizeLinear", [value, scale, zero], f"{name}/q", shape)
-    codes.type = ir.TensorType(ir.DataType.INT8)
+    codes.type = ir.TensorType(ir.DataType.FLOAT8E4M3FN if encoding.e4m3 else ir.DataType.INT8)
     real = edit.node_before(anchor, "DequantizeLinear", [codes, scale, zero], f"{name}/dq", shape)
     real.type = ir.TensorType(ir.DataType.FLOAT)
     return real

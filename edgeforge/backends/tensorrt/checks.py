@@ -52,8 +52,8 @@ def _file(engine: Engine) -> Iterator[Check]:
 
 def _profile(dump: Dump, emitted: Emitted, number: int, where: str) -> Iterator[Check]:
     layers = list(dump.of(number))
-    for word in CODES:
-        asked, found = emitted.codes(word.lower()), dump.constants(number, word)
+    for word, dtype in CODES.items():
+        asked, found = emitted.codes(dtype), dump.constants(number, word)
         if asked or found:
             yield Check(f"{where}: {word.lower()} weights that stayed so", found, "codes", asked,
                         note="" if found == asked else f"{asked:,} were given")

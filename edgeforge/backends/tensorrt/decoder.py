@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from edgeforge_runtime.manifest import Manifest, Target
 
+from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.ending import ChildFailed
 from edgeforge.backends.tensorrt import checks, emulate, limits, parity, trtexec
 from edgeforge.backends.tensorrt.emit import Emitted, emit
 from edgeforge.backends.tensorrt.engine import Engine, build_engine, load_engine
-from edgeforge.backends.tensorrt.job import ENGINE, JOB, EngineJob, Shape
+from edgeforge.backends.tensorrt.job import ENGINE, JOB, ONNX, SUMMARY, EngineJob, Shape
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
@@ -25,11 +25,7 @@ from edgeforge.graph import store
 from edgeforge.targets import Gpu
 
 DEVICE, TARGET = "device", "trt"
-_ONNX, _ENGINE, _SUMMARY = "onnx", "engine", "layers.json"
-_FLOAT = "float"
-"""in a quantize artifact: the float model that belongs to the table"""
-_IDS = Path("reference") / "ids.npy"
-"""in an adapt artifact: [windows, tokens]"""
+_ENGINE = "engine"
 
 
 def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
@@ -37,13 +33,13 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     quantized, gpu = sources["quantize"], limits.gpu(build.chip)
     table = Table.load(quantized / FILE)
     build.say("rewriting the graph for TensorRT")
-    emitted = emit(store.load(quantized / _FLOAT), table, build.context)
-    (out / _ONNX).mkdir()
-    model = store.save(emitted.model, out / _ONNX)
+    emitted = emit(store.load(quantized / artifact.FLOAT), table, build.context)
+    (out / ONNX).mkdir()
+    model = store.save(emitted.model, out / ONNX)
     profiles = emitted.profiles(build.widths)
-    trtexec.write(out / _ONNX, profiles, emitted.model)
+    trtexec.write(out / ONNX, profiles, emitted.model)
     build.say("the emitted graph on the CPU against the float graph")
-    ids = np.load(sources["adapt"] / _IDS)[0]
+    ids = artifact.reference_ids(sources["adapt"])[0]
     found = parity.checks(quantized, table, emitted, model, ids, build.threads)
     if not limits.builds_here(gpu):
         return [*found, Check("compile: engine", 0, "MiB", note=limits.elsewhere(gpu))]
@@ -61,15 +57,15 @@ def _engine(build: Build, gpu: Gpu, emitted: Emitted, model: Path, profiles: Seq
         _keep_model(job)
         raise
     if engine.header is not None:
-        (out / _SUMMARY).write_text(json.dumps(_summary(engine), indent=1) + "\n", encoding="utf-8")
+        (out / SUMMARY).write_text(json.dumps(_summary(engine), indent=1) + "\n", encoding="utf-8")
     return list(checks.structure(engine, emitted, profiles))
 
 
 def _keep_model(job: EngineJob) -> None:
     """Into the failed job's folder: the stage's own goes away, and the job is to be run again alone."""
     if job.failure.is_dir():
-        shutil.copytree(job.onnx.parent, job.failure / _ONNX)
-        dataclasses.replace(job, onnx=job.failure / _ONNX / job.onnx.name).save(job.failure / JOB)
+        shutil.copytree(job.onnx.parent, job.failure / ONNX)
+        dataclasses.replace(job, onnx=job.failure / ONNX / job.onnx.name).save(job.failure / JOB)
 
 
 def _summary(engine: Engine) -> dict[str, Any]:
@@ -85,14 +81,14 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
     """See Backend.bundle: the engine, its ONNX with the command that builds it elsewhere, and what is in it."""
     compiled, folder = sources["compile"], bundle / DEVICE
     folder.mkdir()
-    shutil.copytree(compiled / _ONNX, folder / _ONNX)
+    shutil.copytree(compiled / ONNX, folder / ONNX)
     if (compiled / _ENGINE).is_dir():
         engine = load_engine(compiled / _ENGINE)
         shutil.copyfile(engine.path, folder / ENGINE)
         if engine.header is not None:
-            shutil.copyfile(compiled / _SUMMARY, folder / _SUMMARY)
+            shutil.copyfile(compiled / SUMMARY, folder / SUMMARY)
     cpu = Manifest.load(sources["quantize"]).targets["cpu"]
     widths, context = [g.ar for g in cpu.graphs], cpu.graphs[0].cl
-    return {TARGET: emulate.target(store.load(compiled / _ONNX), f"{DEVICE}/{ENGINE}", widths, context)}
+    return {TARGET: emulate.target(store.load(compiled / ONNX), f"{DEVICE}/{ENGINE}", widths, context)}
 
 

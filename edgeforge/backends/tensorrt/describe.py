@@ -9,9 +9,8 @@ from typing import Any
 
 from edgeforge_runtime.typed import read_json
 
-from edgeforge.backends.tensorrt import header
-
-SUMMARY = "layers.json"
+from edgeforge.backends.tensorrt import header, trtexec
+from edgeforge.backends.tensorrt.job import ONNX, SUMMARY
 
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -26,11 +25,24 @@ def brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
+    if _made_on_its_gpu(path):
+        return {"kind": "TensorRT engine", "path": str(path), "bytes": path.stat().st_size, "compute": "the GPU that "
+                "built it", "tensorrt": "the one that built it", "runs_on": "the machine that built it"}
     found = header.read(path)
     facts = {"kind": "TensorRT-RTX engine", "path": str(path), "bytes": path.stat().st_size,
              "compute": ", ".join(found.compute), "tensorrt": found.version,
              "runs_on": "a GPU of these compute capabilities; nothing can load it here"}
     return facts | _summary(path.with_name(SUMMARY))
+
+
+def _made_on_its_gpu(path: Path) -> bool:
+    """By the bundle's own command (trtexec.py), where no engine came with it: what TensorRT other than RTX writes, only
+    that TensorRT reads."""
+    came_with_it = path.with_name(SUMMARY).is_file() or not (path.parent / ONNX / trtexec.SCRIPT).is_file()
+    try:
+        return not came_with_it and not header.is_rtx(path)
+    except OSError:
+        return False
 
 
 def _summary(path: Path) -> dict[str, Any]:

@@ -29,11 +29,11 @@ _OPS = {
 
 @dataclass(frozen=True)
 class Emitted:
-    """model: for TensorRT. packed: its weights that are codes, by name. int8: inputs of products that are int8 too."""
+    """model: for TensorRT. packed: its weights that are codes, by name. read: inputs of products that are codes too."""
 
     model: ir.Model
     packed: dict[str, Packed]
-    int8: tuple[str, ...]
+    read: tuple[str, ...]
 
     @property
     def weight_bytes(self) -> int:
@@ -45,9 +45,8 @@ class Emitted:
         return sum(node.op_type == "Attention" for node in self.model.graph)
 
     def codes(self, dtype: str) -> int:
-        """Codes of "int4" or "int8" that kernels read; a table that is also the head's weight counts twice."""
-        return sum(p.codes.size * len(list(_real(self.model.graph, name).uses()))
-                   for name, p in self.packed.items() if p.codes.dtype.name == dtype)
+        """Codes of that numpy type that kernels read."""
+        return sum(p.codes.size for p in self.packed.values() if p.codes.dtype.name == dtype)
 
     def profiles(self, widths: Sequence[int]) -> tuple[dict[str, Shape], ...]:
         """The inputs' shapes for each width."""
@@ -55,16 +54,11 @@ class Emitted:
                       for v in self.model.graph.inputs} for ar in widths)
 
 
-def _real(graph: ir.Graph, name: str) -> ir.Value:
-    """What the DequantizeLinear behind a weight's codes makes."""
-    return next(iter(graph.initializers[name].uses())).node.outputs[0]
-
-
 def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     """Rewrites the plain profile's float graph in place.
 
     Args:
-        table: grids of weights; of activations too where products multiply int8 by int8. The rest is float16.
+        table: grids of weights; of activations too where products multiply codes by codes. The rest is float16.
         context: slots of the cache.
 
     Raises:
@@ -75,7 +69,7 @@ def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     CacheInPlace(context, [(name, new_name(name)) for name in inputs])(model)
     FuseAttention()(model)
     common.IdentityEliminationPass()(model)
-    int8 = activations.write(graph, table)
+    read = activations.write(graph, table)
     packed = siblings.merge(model, weights.pack_all(graph, table))
     rows.double(model, packed)
     weights.write(graph, packed)
@@ -83,7 +77,7 @@ def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     common.RemoveUnusedNodesPass()(model)
     _check(graph)
     model.ir_version = _IR_VERSION
-    return Emitted(model, packed, tuple(int8))
+    return Emitted(model, packed, tuple(read))
 
 
 def _check(graph: ir.Graph) -> None:

@@ -19,11 +19,16 @@ _BITS = {"SM75": 0x1, "SM80": 0x2, "SM86": 0x4, "SM89": 0x8, "SM120": 0x10, "SM1
 
 @dataclass(frozen=True)
 class Header:
-    """file_bytes: as the header says. compute: TensorRT's names of the GPUs that it runs on."""
+    """compute: TensorRT's names of the GPUs that it runs on."""
 
-    file_bytes: int
     version: str
     compute: tuple[str, ...]
+
+
+def is_rtx(path: Path) -> bool:
+    """Does it begin as TensorRT-RTX's engines do? OSError: it cannot be read."""
+    with path.open("rb") as source:
+        return source.read(len(_MAGIC)) == _MAGIC
 
 
 def read(path: Path) -> Header:
@@ -40,4 +45,4 @@ def read(path: Path) -> Header:
     (stated,), (mask,) = struct.unpack_from("<Q", head, 16), struct.unpack_from("<I", head, 32)
     if stated > size:
         raise CompilerError(f"{path} is truncated: {size:,} bytes of {stated:,}", "copy it again")
-    return Header(stated, ".".join(map(str, head[24:28])), tuple(n for n, bit in _BITS.items() if mask & bit))
+    return Header(".".join(map(str, head[24:28])), tuple(n for n, bit in _BITS.items() if mask & bit))

@@ -11,6 +11,8 @@ from typing import Any
 from edgeforge.errors import CompilerError
 
 JOB, RESULT, LOG, LAYERS, ENGINE = "engine_job.json", "result.json", "build.log", "layers.txt", "model.engine"
+ONNX, SUMMARY = "onnx", "layers.json"
+"""beside the engine in compile's artifact and in the bundle: what it is built from, and what is in it"""
 REFUSED = "refused: "
 """what a line of the log begins with that names a node: its name, a tab, the reason"""
 EXECUTOR = "tensorrt"

@@ -16,7 +16,7 @@ from edgeforge.backends.tensorrt.job import Shape
 from edgeforge.errors import CompilerError
 
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*?)\], "
-                    r"Constants: \[(?P<constants>.*?)\], Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>[^,]*)")
+                    r"Constants: \[(?P<constants>.*?)\], Outputs: \[.*?\], TacticName: (?P<tactic>[^,]*)")
 _TENSOR = re.compile(r"Name: (?P<name>[^,]+), Dimensions: \[(?P<shape>[-\d,]*)\], Strides: [^{}]*?"
                      r"Datatype: (?P<dtype>\w+)")
 _ONNX = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
@@ -24,7 +24,8 @@ _PROFILE = re.compile(r"_myl(\d+)_\d+$")
 _BOUNDARY = re.compile(r"^ ?Name: (?P<name>[^,]+), IOMode: (?P<mode>\w+), DataType: (?P<dtype>\w+)")
 _SHAPES = re.compile(r"MinShape: \[([\d,]*)\], OptShape: \[([\d,]*)\], MaxShape: \[([\d,]*)\]")
 _OTHERS = re.compile(r" \[profile \d+\]")
-CODES = ("Int4", "Int8")
+CODES = {"Int4": "int4", "Int8": "int8", "FP8": "float8_e4m3fn"}
+"""TensorRT's words for what weights are packed as, and numpy's"""
 _ATTENTION = re.compile(r"_ge(?:mm|mv)_mha_")
 
 
@@ -50,7 +51,6 @@ class Layer:
     profile: int
     inputs: tuple[Tensor, ...]
     constants: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
     tactic: str
     onnx: tuple[str, ...]
 
@@ -71,10 +71,6 @@ class Dump:
 
     layers: tuple[Layer, ...]
     inputs: dict[str, tuple[Shape, ...]]
-
-    @property
-    def profiles(self) -> int:
-        return 1 + max((one.profile for one in self.layers), default=-1)
 
     def of(self, profile: int) -> Iterator[Layer]:
         """The layers of one profile."""
@@ -119,7 +115,7 @@ def _layer(line: str) -> Layer:
     if match is None or profile is None:
         raise CompilerError(f"a layer in a form that is not known: {line[:200]}", "TensorRT-RTX 1.7.1 was tested")
     return Layer(match["name"], match["kind"], int(profile[1]), _tensors(match["inputs"]), _tensors(match["constants"]),
-                 _tensors(match["outputs"]), match["tactic"], tuple(_ONNX.findall(line)))
+                 match["tactic"], tuple(_ONNX.findall(line)))
 
 
 def _tensors(text: str) -> tuple[Tensor, ...]:

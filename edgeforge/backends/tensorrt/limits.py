@@ -8,6 +8,7 @@ from edgeforge.backends.health import Card
 from edgeforge.backends.tensorrt import wheel
 from edgeforge.errors import CompilerError, UnsupportedError
 from edgeforge.findings import Facts, Finding
+from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip, Gpu
 
 
@@ -41,13 +42,31 @@ def elsewhere(chip: Gpu) -> str:
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Everything that stands against this recipe on this GPU, as far as it can be known."""
-    chip, recipe = gpu(facts.chip), facts.recipe
+    chip = gpu(facts.chip)
+    yield from _formats(facts.recipe, chip)
     try:
         found = wheel.find()
     except CompilerError as error:
         if chip.cross:
             yield Finding("error", wheel.DISTRIBUTION, error.message, error.hint)
         return
+    yield from _builder(facts.recipe, chip, found)
+
+
+def _formats(recipe: Recipe, chip: Gpu) -> Iterator[Finding]:
+    """Numbers that one of the chip's GPUs has no product for."""
+    if not chip.int4 and (key := recipe.quantize.four_bits):
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
+                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
+                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
+    if not chip.fp8 and recipe.quantize.fp8:
+        yield Finding("recipe", recipe.where("quantize.eight_bits"), f"fp8, and {chip.name} ({_capabilities(chip)}) "
+                      "has no products of it before compute capability 8.9",
+                      "set quantize.eight_bits to int8, or take a GPU from Ada (8.9) on")
+
+
+def _builder(recipe: Recipe, chip: Gpu, found: wheel.Found) -> Iterator[Finding]:
+    """What the TensorRT that is here does not do for the chip."""
     if found.edition is wheel.RTX and found.version != wheel.TESTED:
         yield Finding("warning", found.edition.module, f"version {found.version} is installed, {wheel.TESTED} was "
                       "tested", f"pip install {wheel.DISTRIBUTION}=={wheel.TESTED}")
@@ -56,16 +75,12 @@ def check(facts: Facts) -> Iterator[Finding]:
     if found.edition is wheel.ENTERPRISE:
         yield Finding("warning", recipe.where("target.chip"), f"{found.edition.module} builds for the GPU of this "
                       f"machine, which has to be a {chip.name}", wheel.INSTALL)
-    if not chip.int4 and (key := recipe.quantize.four_bits):
-        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
-                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
-                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
 
 
 def card(chip: Chip) -> Card:
     """The GPU as TensorRT sees it."""
     mine = gpu(chip)
-    formats = ["float16", "int8", *(["int4 in blocks"] if mine.int4 else [])]
+    formats = ["float16", "int8", *(["int4 in blocks"] if mine.int4 else []), *(["fp8"] if mine.fp8 else [])]
     where = "engine built anywhere" if mine.cross else "engine built on the device only"
     return Card(f"compute capability {_capabilities(mine)}; {', '.join(formats)}; {where}",
                 {"compute": [f"{sm // 10}.{sm % 10}" for sm in mine.sms], "int4": mine.int4, "fp8": mine.fp8,

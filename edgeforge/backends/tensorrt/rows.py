@@ -1,15 +1,15 @@
 """One row alone is read twice where 8-bit weights meet float16.
 
-For a single row TensorRT-RTX 1.7.1 unpacks such weights to float16, all of them, at every step; for two rows or more
-it multiplies by the codes as they are (its layer dump). So a lone row gets a copy beside it, and the product's second
-row is dropped; with more rows nothing is added, and in a profile of fixed shape nothing is left of it.
+For a single row TensorRT-RTX 1.7.1 unpacks such weights (int8 or E4M3, with a scale a channel; no small ones) to
+float16, all of them, at every step; for two rows or more it multiplies by the codes as they are (its layer dump). So a
+lone row gets a copy beside it, and the product's second row is dropped; with more rows nothing is added, and in a
+profile of fixed shape nothing is left of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 from edgeforge_runtime.manifest import IDS
 from onnx_ir.passes import common
@@ -27,7 +27,7 @@ def double(model: ir.Model, packed: Mapping[str, Packed]) -> int:
     graph, count, made = model.graph, 0, dict[ir.Value, ir.Value]()
     for product in list(products(graph)):
         mine = packed.get(str(product.weight.name))
-        if mine is None or mine.codes.dtype != np.int8 or edit.producer(product.x, "DequantizeLinear") is not None:
+        if mine is None or mine.block is not None or edit.producer(product.x, "DequantizeLinear") is not None:
             continue
         node, out = product.node, product.node.outputs[0]
         if product.x not in made:

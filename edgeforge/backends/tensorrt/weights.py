@@ -1,9 +1,9 @@
 """Weights in the forms that TensorRT multiplies without unpacking them first.
 
-Measured on TensorRT-RTX 1.7.1 by its layer dump: int4 in symmetric blocks of 16 to 128 inputs and int8 with one scale
-an output channel go into the product as they are; int4 with one scale a channel, blocks of 256 and blocks of int8 are
-unpacked to float16 by a kernel of their own, and any zero point but 0 is a parse error. So codes stay what they are,
-and their scales are written another way where that is the same numbers.
+Measured on TensorRT-RTX 1.7.1 by its layer dump: int4 in symmetric blocks of 16 to 128 inputs, int8 and E4M3 with one
+scale an output channel go into the product as they are; int4 with one scale a channel, blocks of 256 and blocks of int8
+are unpacked to float16 by a kernel of their own, and any zero point but 0 is a parse error. So codes stay what they
+are, and their scales are written another way where that is the same numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from edgeforge import float8
 from edgeforge.encodings import Encoding, Floats, Table, reals
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
@@ -33,7 +34,7 @@ Codes = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight [N, K] as TensorRT takes it. codes: int4 or int8. scale: [N, K / block], or [N] without block."""
+    """A weight [N, K] as TensorRT takes it. codes: int4, int8 or E4M3. scale: [N, K / block], or [N] without block."""
 
     codes: Codes
     scale: npt.NDArray[np.float16]
@@ -89,6 +90,9 @@ def pack(name: str, array: npt.NDArray[Any], encoding: Encoding) -> Packed | Non
     if not encoding.symmetric:
         raise UnsupportedError(f"{name}: its grid has a zero point, which TensorRT refuses to parse",
                                "export this weight symmetric")
+    if encoding.e4m3:
+        floats = float8.stored(encoding.quantize(reals(array)))
+        return Packed(floats, _half(name, _by_channel(name, encoding, len(array)), floats.astype(np.float32)), None)
     middle = 0 if encoding.signed else 1 << (encoding.bits - 1)
     codes = encoding.quantize(reals(array)) - middle
     if encoding.bits == 8:
@@ -102,11 +106,19 @@ def pack(name: str, array: npt.NDArray[Any], encoding: Encoding) -> Packed | Non
 
 
 def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
-    """Every product's weight that has a grid, by name; see pack."""
+    """Every product's weight that has a grid, by name; see pack.
+
+    Raises:
+        UnsupportedError: something else reads such a weight too; the quantize stage gives an embedding table that is
+            the head's weight two values (untie.py).
+    """
     found: dict[str, Packed] = {}
     for product in products(graph):
         name, array = str(product.weight.name), edit.constant(product.weight)
-        if name not in found and name in table and array is not None:
+        if name in table and array is not None:
+            if len(list(product.weight.uses())) > 1:
+                raise UnsupportedError(f"{name}: more than one node reads its codes",
+                                       "give each its own weight")
             packed = pack(name, array, table[name])
             if packed is not None:
                 found[name] = packed
@@ -114,28 +126,23 @@ def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
 
 
 def write(graph: ir.Graph, packed: Mapping[str, Packed]) -> None:
-    """In place: these weights become codes behind a DequantizeLinear, for all that reads them.
+    """In place: these weights become codes behind a DequantizeLinear, for the product that reads them.
 
-    The node still makes float32 (half.py comes after). An embedding table that is the head's weight too is read
-    through it as well: TensorRT gathers rows of codes, and stores the table once.
+    The node still makes float32 (half.py comes after).
     """
     for name, product in {str(p.weight.name): p for p in products(graph)}.items():
         if name in packed:
-            _replace(graph, product, packed[name])
+            _replace(graph, product, name, packed[name])
 
 
-def _replace(graph: ir.Graph, product: Product, packed: Packed) -> None:
-    weight, turn = product.weight, product.turn
-    name, uses = str(weight.name), list(weight.uses())
+def _replace(graph: ir.Graph, product: Product, name: str, packed: Packed) -> None:
     graph.initializers.pop(name)
     codes = edit.initializer(graph, name, packed.codes)
     scale = edit.initializer(graph, f"{name}/scale", packed.scale)
-    anchor = graph[0] if any(use.node is not turn for use in uses) else turn
-    real = edit.node_before(anchor, "DequantizeLinear", [codes, scale], f"{name}/dq", list(packed.codes.shape),
+    real = edit.node_before(product.turn, "DequantizeLinear", [codes, scale], f"{name}/dq", list(packed.codes.shape),
                             packed.attributes)
     real.type = ir.TensorType(ir.DataType.FLOAT)
-    for use in uses:
-        use.node.replace_input_with(use.idx, real)
+    product.turn.replace_input_with(0, real)
 
 
 def _by_channel(name: str, encoding: Encoding, channels: int) -> Floats:
@@ -162,7 +169,7 @@ def _by_block(name: str, encoding: Encoding, channels: int, inputs: int) -> tupl
     return encoding.steps().repeat(encoding.block // block, _INPUTS), block
 
 
-def _half(name: str, steps: Floats, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.float16]:
+def _half(name: str, steps: Floats, codes: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
     """Scales as float16. codes: [*steps.shape, codes that share the step].
 
     Where every code is 0 any scale does: the smallest normal number.

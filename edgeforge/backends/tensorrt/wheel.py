@@ -65,9 +65,15 @@ def find() -> Found:
         CompilerError: none is installed, or one that is too old.
     """
     for edition in (RTX, ENTERPRISE):
-        if importlib.util.find_spec(edition.module) is not None:
+        if _is_there(edition.module):
             return _recent(Found(edition, _version(edition)))
     raise CompilerError("TensorRT is not installed: neither tensorrt_rtx nor tensorrt can be imported", INSTALL)
+
+
+def _is_there(module: str) -> bool:
+    """A folder of that name on the way (of sources, of models) is a namespace to Python, and no package."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def _recent(found: Found) -> Found:

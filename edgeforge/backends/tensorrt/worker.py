@@ -25,14 +25,13 @@ from edgeforge.errors import CompilerError, EdgeForgeError
 _DUMP = "Layers:"
 _WEIGHTS, _ACTIVATIONS = re.compile(r"Total Weights Memory: (\d+)"), re.compile(r"Total Activation Memory: (\d+)")
 """lines of the log, in bytes; the second comes once a profile"""
-_KEPT = 5
 
 
 def build(trt: Any, job: EngineJob, versions: Mapping[str, str], folder: Path) -> None:
     """The whole job; CompilerError names what the parser or the builder did not take."""
     begun = time.monotonic()
-    messages: list[tuple[bool, str]] = []
-    log = _logger(trt, messages)
+    text: list[str] = []
+    log = _logger(trt, text)
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
@@ -45,13 +44,11 @@ def build(trt: Any, job: EngineJob, versions: Mapping[str, str], folder: Path) -
     engine = builder.build_serialized_network(network, _config(trt, builder, job))
     if engine is None:
         raise CompilerError("the builder returned no engine")
-    text = [message for _, message in messages]
     (folder / ENGINE).write_bytes(bytes(engine))
     (folder / LAYERS).write_text(next((m for m in text if m.lstrip().startswith(_DUMP)), ""), encoding="utf-8")
     result = {"versions": dict(versions), "compute": list(job.compute), "seconds": time.monotonic() - begun,
               "weights_bytes": max((int(n) for m in text for n in _WEIGHTS.findall(m)), default=0),
-              "activation_bytes": [int(n) for m in text for n in _ACTIVATIONS.findall(m)],
-              "warnings": [m for serious, m in messages if serious][:_KEPT]}
+              "activation_bytes": [int(n) for m in text for n in _ACTIVATIONS.findall(m)]}
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
@@ -86,16 +83,15 @@ def _allow_plain_attention(network: Any) -> None:
             attention.decomposable = True
 
 
-def _logger(trt: Any, messages: list[tuple[bool, str]]) -> Any:
+def _logger(trt: Any, messages: list[str]) -> Any:
     """Keeps every message; says those that are warnings or worse, which are the ones that explain a failure."""
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:
-            serious = int(severity) <= int(trt.ILogger.WARNING)
-            messages.append((serious, message))
-            if serious:
+            messages.append(message)
+            if int(severity) <= int(trt.ILogger.WARNING):
                 print(f"{str(severity).rpartition('.')[2].lower()}: {message}", flush=True)
 
     return Log()

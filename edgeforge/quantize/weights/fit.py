@@ -36,7 +36,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Fitted:
-    """codes: whole numbers, [n, o]."""
+    """codes: [n, o], see Grid."""
 
     codes: Tensor
     steps: Steps
@@ -48,7 +48,9 @@ class Fitted:
 
     def small(self) -> Fitted:
         """The same with codes in as many bytes as they need."""
-        return Fitted(self.codes.to(torch.int8 if self.steps.grid.bits <= 8 else torch.int32), self.steps)
+        grid = self.steps.grid
+        kind = torch.float8_e4m3fn if grid.e4m3 else torch.int8 if grid.bits <= 8 else torch.int32
+        return Fitted(self.codes.to(kind), self.steps)
 
 
 def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:

@@ -18,7 +18,7 @@ _BLOCK = 64
 
 
 def codes(weight: Tensor, steps: Steps, gram: Gram) -> Tensor:
-    """Codes (whole numbers, float) of weight [n, o]."""
+    """Codes (float32) of weight [n, o]."""
     n, order, u = len(weight), gram.order, gram.upper
     step = steps.rows(n).expand_as(weight)[order]
     left, found = weight[order], torch.empty_like(weight)
@@ -26,7 +26,7 @@ def codes(weight: Tensor, steps: Steps, gram: Gram) -> Tensor:
         stop = min(start + _BLOCK, n)
         errors = torch.empty_like(left[start:stop])
         for i in range(start, stop):
-            code = torch.clamp(torch.round(left[i] / step[i]), steps.grid.low, steps.grid.high)
+            code = steps.grid.round_(left[i] / step[i])
             found[i] = code
             errors[i - start] = (left[i] - code * step[i]) / u[i, i]
             left[i + 1:stop].addr_(u[i, i + 1:stop], errors[i - start], alpha=-1)

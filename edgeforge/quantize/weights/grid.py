@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from edgeforge import float8
 from edgeforge.encoding import Encoding
 
 _FLOOR = 1e-9
@@ -19,25 +20,32 @@ _HALF_FLOOR = 2.0**-24
 
 @dataclass(frozen=True)
 class Grid:
-    """What codes a weight may have; zero is the code 0.
+    """What codes a weight may have; zero is the code 0. Here a code is the number that a step is multiplied by.
 
     block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..TOP times one
     float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator). half: steps
-    are float16 numbers, as what computes in float16 reads them.
+    are float16 numbers, as what computes in float16 reads them. e4m3: codes are floats (float8.py), not whole numbers.
     """
 
     bits: int
     block: int | None = None
     lpbq: bool = False
     half: bool = False
+    e4m3: bool = False
 
     @property
-    def low(self) -> int:
-        return -(1 << (self.bits - 1))
+    def low(self) -> float:
+        return -float8.MOST if self.e4m3 else -(1 << (self.bits - 1))
 
     @property
-    def high(self) -> int:
-        return (1 << (self.bits - 1)) - 1
+    def high(self) -> float:
+        return float8.MOST if self.e4m3 else (1 << (self.bits - 1)) - 1
+
+    def round_(self, array: Tensor) -> Tensor:
+        """In place: the nearest code of every number, counted in steps."""
+        if self.e4m3:
+            return array.copy_(array.clamp_(self.low, self.high).to(torch.float8_e4m3fn))
+        return array.round_().clamp_(self.low, self.high)
 
     def size(self, inputs: int) -> int:
         """Inputs that share one step. ValueError when a block does not divide inputs."""
@@ -65,8 +73,8 @@ class Steps:
         return spread(self.blocks, inputs)
 
     def nearest(self, weight: Tensor) -> Tensor:
-        """Codes (whole numbers, float) of weight [n, o], rounded to nearest."""
-        return torch.clamp(torch.round(weight / self.rows(len(weight))), self.grid.low, self.grid.high)
+        """Codes (float32) of weight [n, o], rounded to nearest."""
+        return self.grid.round_(weight / self.rows(len(weight)))
 
     def reals(self, codes: Tensor) -> Tensor:
         """What codes [n, o] stand for."""
@@ -98,12 +106,13 @@ def minmax(weight: Tensor, grid: Grid) -> Tensor:
     return torch.maximum(parts.amax(1) / grid.high, parts.amin(1) / grid.low).clamp_min(_FLOOR)
 
 
-def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int, half: bool = False) -> Encoding:
+def per_channel(weight: npt.NDArray[np.floating], axis: int, bits: int, half: bool = False,
+                e4m3: bool = False) -> Encoding:
     """The min-max grid of a weight that no search fits, with one step for each slice along axis."""
     flat = np.ascontiguousarray(np.moveaxis(weight, axis, -1).reshape(-1, weight.shape[axis]), np.float32)
-    grid = Grid(bits, half=half)
+    grid = Grid(bits, half=half, e4m3=e4m3)
     scale = shipped(steps_of(grid, minmax(torch.from_numpy(flat), grid))).channel[0].numpy()
-    return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis)
+    return Encoding(bits, True, scale, np.zeros(scale.shape, np.int64), axis, e4m3=e4m3)
 
 
 def encoding(steps: Steps, channel: int, inputs_axis: int, rank: int) -> Encoding:
@@ -118,7 +127,7 @@ def encoding(steps: Steps, channel: int, inputs_axis: int, rank: int) -> Encodin
 
     if grid.block is None:
         scale = steps.channel[0].numpy()
-        return Encoding(grid.bits, True, scale, np.zeros(scale.shape, np.int64), channel)
+        return Encoding(grid.bits, True, scale, np.zeros(scale.shape, np.int64), channel, e4m3=grid.e4m3)
     zeros = np.zeros(laid(steps.factors).shape, np.int64)
     if grid.lpbq:
         return Encoding(grid.bits, True, steps.channel[0].numpy(), zeros, inputs_axis, grid.block,

@@ -31,8 +31,7 @@ def descend(weight: Tensor, codes: Tensor, steps: Steps, gram: Gram) -> Tensor:
         local, inner = slope[start:stop].clone(), h[start:stop, start:stop].contiguous()
         moved = torch.empty_like(local)
         for i in range(start, stop):
-            wanted = torch.round(codes[i] + local[i - start] / (step[i] * h[i, i]))
-            new = torch.clamp(wanted, steps.grid.low, steps.grid.high)
+            new = steps.grid.round_(codes[i] + local[i - start] / (step[i] * h[i, i]))
             moved[i - start] = (new - codes[i]) * step[i]
             codes[i] = new
             local.addr_(inner[i - start], moved[i - start], alpha=-1)

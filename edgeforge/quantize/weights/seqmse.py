@@ -55,5 +55,5 @@ def rounding_error(parts: Tensor, step: Tensor, grid: Grid) -> Tensor:
     """What rounding to nearest loses: parts [b, s, o] on steps [b, o]."""
     scale = step[:, None]
     found = parts / scale
-    found.round_().clamp_(grid.low, grid.high).mul_(scale)
+    grid.round_(found).mul_(scale)
     return torch.sub(parts, found, out=found)

@@ -24,7 +24,7 @@ from .base import Arrays, run_parts
 from .trt_device import Device, open_device
 
 MODULES = ("tensorrt_rtx", "tensorrt")
-_INSTALL = "pip install tensorrt-rtx-cu12 cuda-python"
+_INSTALL = 'pip install tensorrt-rtx-cu12 "cuda-python>=12.9,<13"'
 
 
 class TrtExecutor:
