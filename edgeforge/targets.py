@@ -26,7 +26,8 @@ class Profile:
     reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
     float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
     of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
-    transforms: what a recipe applies that does not say.
+    tables: bits of weights that may be entries of a table (`quantize.palette`). transforms: what a recipe applies that
+    does not say.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Profile:
     flow: Flow = "codes"
     activation_bits: tuple[int, ...] = (16,)
     blocks: tuple[int, ...] = (16, 32, 64)
+    tables: tuple[int, ...] = ()
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
     @property
@@ -61,7 +63,7 @@ TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, 
               flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
 """scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
-              flow="float16", blocks=(), transforms=("rotate",))
+              flow="float16", blocks=(), tables=(4, 6), transforms=("rotate",))
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
 on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16"""
 PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE)}

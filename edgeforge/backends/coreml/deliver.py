@@ -18,6 +18,7 @@ from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
+from edgeforge.quantize.weights import palette_file
 
 PACKAGE, GOLDEN, VERIFY, DEVICE, TARGET = "model.mlpackage", "golden", "verify_on_mac", "device", "ane"
 _MODEL = "Data/com.apple.CoreML/model.mlmodel"
@@ -32,14 +33,16 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     """See Backend.compile."""
     quantized, prefill, context = sources["quantize"], build.recipe.target.prefill, build.context
     build.say("emitting the Core ML package")
-    job = Job(quantized / _FLOAT, quantized / FILE, None, target.widths(prefill), context, out / PACKAGE)
+    tables = quantized / palette_file.FILE
+    job = Job(quantized / _FLOAT, quantized / FILE, tables if tables.is_file() else None, target.widths(prefill),
+              context, out / PACKAGE)
     settings = build.recipe.compile
     sharing = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb))
     build.say("executing the package against the float graph")
     ids = np.load(sources["adapt"] / _IDS)[0]
     return [*_structure(sharing, out / PACKAGE),
-            *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
-                           build.threads, out / GOLDEN)]
+            *parity.checks(quantized, {**Table.load(quantized / FILE), **palette_file.beside(quantized)}, out / PACKAGE,
+                           prefill, context, ids, build.threads, out / GOLDEN)]
 
 
 def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
