@@ -302,7 +302,10 @@ class Gates(_Section):
     emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
     emitted_db: Decibels = 50
-    """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
+    """Where float16 flows: what is emitted (for a GPU's builder, or the package itself), run on the CPU in float32,
+    against the float graph of the same weights, at least."""
+    rounded_db: Decibels = 45
+    """The same for an Apple package with every op's output rounded to float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 
