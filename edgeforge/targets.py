@@ -73,7 +73,8 @@ ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, l
               "blocks on the CPU, not on the Neural Engine", transforms=("rotate",), binary="package",
               builder=(0, 9))
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
-on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16. Executing a package took 2.1 GB for 163 million weights, emitting it less"""
+on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16. Executing a package took
+2.1 GB for 163 million weights, emitting it less"""
 METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="")
 """the GPU of a Mac reads the same graph; Apple's guide to weights' formats sends blocks there, and int8 activations to
 the Neural Engine"""

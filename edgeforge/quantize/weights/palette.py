@@ -236,7 +236,7 @@ def _companded(values: Tensor, mass: Tensor, share: Tensor) -> Tensor:
     (Panter and Dite, Proc. IRE 39, 1951). values: sorted, [groups, m]. mass: cumulated."""
     low, high = values[:, :1], values[:, -1:]
     edges = (low + (high - low) * torch.arange(_BINS + 1) / _BINS).contiguous()
-    cuts = torch.searchsorted(values, edges)
+    cuts = torch.searchsorted(values.contiguous(), edges)
     cuts[:, 0], cuts[:, -1] = 0, values.shape[1]
     density = torch.nn.functional.avg_pool1d(mass.gather(1, cuts).diff(dim=1), _SMOOTH, 1, _SMOOTH // 2)
     filled = density.clamp_min(0).pow(1 / 3).cumsum(1)
