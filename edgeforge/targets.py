@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from edgeforge.errors import RecipeError
@@ -27,7 +27,9 @@ class Profile:
     reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
     float16. activation_bits: what a recipe may ask for as `quantize.activations`; eight_bits: what 8 of them may be.
     blocks: inputs that may share a step of a 4-bit weight; where codes flow it is a whole number of its channel's
-    (LPBQ), else a float16 of its own. transforms: what a recipe applies that does not say.
+    (LPBQ), else a float16 of its own. whole_steps: why there are none. tables: bits of weights that may be entries of a
+    table (`quantize.palette`). binary: what one compiled graph of all layers is called. builder: memory that making it
+    takes, bytes for each byte of weights and for each weight. transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -42,6 +44,10 @@ class Profile:
     activation_bits: tuple[int, ...] = (16,)
     eight_bits: tuple[EightBits, ...] = ("int8",)
     blocks: tuple[int, ...] = (16, 32, 64)
+    whole_steps: str = ""
+    tables: tuple[int, ...] = ()
+    binary: str = ""
+    builder: tuple[int, int] = (0, 0)
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
     @property
@@ -61,13 +67,20 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
               flow="float16", activation_bits=(8, 16), eight_bits=("int8", "fp8"), blocks=(16, 32, 64, 128),
-              transforms=("rotate",))
-"""scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
+              transforms=("rotate",), binary="engine", builder=(7, 0))
+"""its builder took 3.4 GB for 485 MB of weights; scores may lie further apart than 50, and here no grid has to hold the
+mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
-              flow="float16", blocks=(), transforms=("rotate",))
+              flow="float16", activation_bits=(8, 16), blocks=(), tables=(4, 6), whole_steps="Core ML runs products of "
+              "blocks on the CPU, not on the Neural Engine", transforms=("rotate",), binary="package",
+              builder=(0, 9))
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
-on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16"""
-PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE)}
+on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16. Executing a package took
+2.1 GB for 163 million weights, emitting it less"""
+METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="")
+"""the GPU of a Mac reads the same graph; Apple's guide to weights' formats sends blocks there, and int8 activations to
+the Neural Engine"""
+PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE, METAL)}
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,8 @@ class Chip:
     part: str
     backend: ClassVar[str]
     profile: ClassVar[Profile]
+    rounded: ClassVar[bool] = False
+    """what is compiled for it is also executed here with float16 roundings (`gates.rounded_db`)"""
 
     @property
     def graph_bytes(self) -> int | None:
@@ -261,6 +276,21 @@ class Apple(Chip):
 
     backend: ClassVar[str] = "coreml"
     profile: ClassVar[Profile] = ANE
+    rounded: ClassVar[bool] = True
+    unit: ClassVar[str] = "ane"
+
+    @property
+    def int8(self) -> bool:
+        """Is int8 times int8 faster than float16? From A17 Pro and M4 on (Apple's guide to quantization)."""
+        return self.part in ("A17 Pro", "M4", "M5") or self.part.startswith(("A18", "A19"))
+
+
+@dataclass(frozen=True)
+class AppleGpu(Apple):
+    """The GPU of a Mac, by itself."""
+
+    profile: ClassVar[Profile] = METAL
+    unit: ClassVar[str] = "gpu"
 
 
 APPLES = {apple.name: apple for apple in (
@@ -269,6 +299,9 @@ APPLES = {apple.name: apple for apple in (
     Apple("apple-a19", "A19"), Apple("apple-a19-pro", "A19 Pro"), Apple("apple-m1", "M1"), Apple("apple-m2", "M2"),
     Apple("apple-m3", "M3"), Apple("apple-m4", "M4"), Apple("apple-m5", "M5"),
 )}
+
+APPLES |= {gpu.name: gpu for gpu in [AppleGpu(f"{mac.name}-gpu", mac.part) for mac in APPLES.values()
+                                     if mac.part.startswith("M")]}
 
 CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeforge.backends.coreml import head, package
+from edgeforge.backends.coreml import activations, head, package
 from edgeforge.backends.coreml.emit import emit
-from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
 from edgeforge.backends.coreml.sharing import Sharing
-from edgeforge.backends.coreml.target import DECODE
+from edgeforge.backends.coreml.target import DECODE, MOST_OUTPUTS
 from edgeforge.backends.coreml.weights import Format
 from edgeforge.encodings import Table
 from edgeforge.graph import bind, edit, sha
@@ -45,5 +44,6 @@ def build(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths
     table = head.divide(model, table, MOST_OUTPUTS)
     sizes = {name: len(array) for name, v in model.graph.initializers.items()
              if (array := edit.constant(v)) is not None and array.ndim}
+    activations.write(model, table)
     formats: dict[str, Format] = {**table, **palette.spread(palettes, sizes)}
     return {name: emit(bind.bind(model.clone(), ar, past + ar).graph, formats) for name, ar in widths.items()}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 from collections.abc import Iterator
 
 from edgeforge.backends.health import Card
 from edgeforge.findings import Facts, Finding
-from edgeforge.targets import Chip
+from edgeforge.targets import Apple, Chip
 
 DISTRIBUTION, PINNED = "coremltools", "9.0"
+_INT8, _STEPS, _LEAST_PALETTE = 8, 3, 4
 INSTALL = f"pip install {DISTRIBUTION}=={PINNED}"
 _LANE = 32
 """a last axis that is no multiple of it is padded, or leaves the Neural Engine (Apple's coreai-models, and coremltools
@@ -27,24 +29,67 @@ def problem() -> str:
     return "" if version == PINNED else f"{DISTRIBUTION} {version} is installed, and {PINNED} is what was tested"
 
 
+def versions() -> dict[str, str | None]:
+    """Of what decides what a package becomes."""
+    found = importlib.util.find_spec(DISTRIBUTION) is not None
+    return {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION) if found else None}
+
+
+def apple(chip: Chip) -> Apple:
+    """chip as what this backend builds for; ValueError: another maker's."""
+    if not isinstance(chip, Apple):
+        raise ValueError(f"{chip.name} is none of Apple's")
+    return chip
+
+
 def check(facts: Facts) -> Iterator[Finding]:
     """Everything that stands against this recipe on this chip, as far as it can be known."""
-    recipe = facts.recipe
+    recipe, chip = facts.recipe, apple(facts.chip)
     if why := problem():
         yield Finding("error", DISTRIBUTION, why, INSTALL)
+    heads, palette = facts.decoder.head_dim if facts.decoder is not None else 0, recipe.quantize.palette
+    if palette is not None and heads % palette:
+        yield Finding("recipe", recipe.where("quantize.palette"), f"tables that {palette} outputs share, and a head of "
+                      f"this model has {heads}: each head is a product of its own", "set quantize.palette to "
+                      f"{math.gcd(heads, palette)}" if math.gcd(heads, palette) >= _LEAST_PALETTE else
+                      "leave quantize.palette out")
+    if chip.unit == "ane":
+        yield from _engine(facts, chip)
+
+
+def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
+    """What the Neural Engine does not like."""
+    recipe = facts.recipe
     for key in ("context", "prefill"):
-        size = getattr(recipe.target, key)
-        if size % _LANE:
-            near = max(_LANE, round(size / _LANE) * _LANE)
-            yield Finding("warning", recipe.where(f"target.{key}"), f"{size} tokens are no multiple of {_LANE}: what "
-                          "is as long may leave the Neural Engine", f"set target.{key} to {near}")
+        if getattr(recipe.target, key) % _LANE:
+            yield Finding("warning", recipe.where(f"target.{key}"), f"{getattr(recipe.target, key)} tokens are no "
+                          f"multiple of {_LANE}: what is as long may leave the Neural Engine",
+                          f"set target.{key} to {_near(facts, key)}")
+    if recipe.quantize.activations == _INT8 and not chip.int8:
+        yield Finding("warning", recipe.where("quantize.activations"), f"8 bits, and {chip.name} multiplies int8 by "
+                      "int8 no faster than float16: A17 Pro, M4 and later do", "set quantize.activations to 16")
     if facts.estimate is not None and facts.estimate.weights > _PROGRAM_BYTES:
         yield Finding("error", recipe.where("quantize.weights"), f"{facts.estimate.weights / 2**30:.1f} GiB of "
                       f"weights, and one program on the Neural Engine holds {_PROGRAM_BYTES >> 30} GiB",
                       "take fewer bits a weight, or a smaller model")
 
 
+def _near(facts: Facts, key: str) -> int:
+    """A multiple of _LANE near what the recipe says, that it would not be refused for: a prefill as the context holds
+    twice, a context that holds two prefills and that the model was made for."""
+    target = facts.recipe.target
+    prefill = max(target.prefill // _LANE, 1) * _LANE
+    if key == "prefill":
+        return prefill
+    least = -(-max(target.context, 2 * target.prefill + _STEPS) // _LANE) * _LANE
+    most = (facts.config or {}).get("max_position_embeddings")
+    return least if not isinstance(most, int) or least <= most else most // _LANE * _LANE
+
+
 def card(chip: Chip) -> Card:
     """The chip as Core ML sees it."""
-    return Card("Neural Engine; float16, int8 and int4 with one step a channel; iOS 18, macOS 15 or later",
-                {"core_ml": "iOS 18", "weights": ["float16", "int8", "int4"]})
+    engine = apple(chip).unit == "ane"
+    form = "one step a channel" if engine else "one step a channel or block"
+    what, since = ("Neural Engine", "iOS 18, macOS 15") if engine else ("GPU", "macOS 15")
+    return Card(f"{what}; float16, int8 and int4 with {form}, tables of 4 and 6 bits; {since} or later",
+                {"core_ml": since.partition(",")[0], "weights": ["float16", "int8", "int4", "lut6", "lut4"]})

@@ -38,8 +38,10 @@ OPSET = target.iOS18
 """iOS 18 and macOS 15: several functions in one package, blockwise constants of 4 bits"""
 _COUNTED = re.compile(r"[a-z_]+_\d+(_[a-z_]+_\d+)?")
 FLOAT16, INT32 = types.fp16, types.int32
+INT8 = "int8"
+"""as `quantize` spells it"""
 
-__all__ = ["FLOAT16", "INT32", "OPSET", "Function", "Var", "function", "integers", "mb", "proto",
+__all__ = ["FLOAT16", "INT8", "INT32", "OPSET", "Function", "Var", "function", "integers", "mb", "proto",
            "serialize", "share", "spell"]
 
 

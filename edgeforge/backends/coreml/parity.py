@@ -22,7 +22,7 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
-from edgeforge.backends.coreml import target
+from edgeforge.backends.coreml import activations, target
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.encodings import Encoding, Floats
 from edgeforge.gates import Check
@@ -33,8 +33,6 @@ from edgeforge.quantize.weights.palette import Palette
 if TYPE_CHECKING:
     from edgeforge.backends.coreml.interpret.run import Rounding
 
-LEAST_HALF_DB = 45.0
-"""logits when every op's outputs are rounded to float16; SmolLM2's 30 layers came to 48"""
 STEPS = 4
 _ROUNDINGS: tuple[Rounding, ...] = ("float32", "float16")
 
@@ -59,12 +57,13 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
         shutil.copyfile(quantized / artifact.ROPE, Path(scratch) / artifact.ROPE)
         dataclasses.replace(manifest, targets={"cpu": whole}).save(Path(scratch))
         expected = conversation(Session.open(Path(scratch), threads=threads, exact=True), tokens, prompt)
+    weights = store.load(quantized / "float").graph.initializers
     own = target.target(decoder, target.widths(prefill), context, package.name, "float32")
     found: list[Check] = []
     for rounding in _ROUNDINGS:
         executor = SimulatorExecutor(package, rounding)
         made = conversation(Session(manifest, own, executor, rope), tokens, prompt)
-        found += _compared(expected, made, rounding)
+        found += _compared(expected, made, rounding, any(n not in weights for n in formats))
     golden.mkdir()
     for function, (inputs, outputs) in executor.last.items():
         np.savez(golden / f"{function}.npz", **_half(verify_on_mac.IN, inputs), **_half(verify_on_mac.OUT, outputs))
@@ -77,11 +76,13 @@ def _half(side: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
 
 def stored(model: ir.Model, formats: Mapping[str, Encoding | Palette]) -> ir.Model:
-    """The float graph, in place, with every constant as the package's readers see it."""
+    """The float graph, in place, with every constant as the package's readers see it, and what products of codes read
+    rounded."""
     for name, value in model.graph.initializers.items():
         array = edit.constant(value)
         if array is not None and array.dtype.kind == "f":
             value.const_value = ir.tensor(expanded(array, formats.get(name)), name=name)
+    activations.write(model, {name: e for name, e in formats.items() if isinstance(e, Encoding)})
     return model
 
 
@@ -100,11 +101,13 @@ def conversation(session: Session, tokens: Sequence[int], prompt: int) -> Floats
         return np.stack([session.prompt(tokens[:prompt]), *(session.step(t) for t in tokens[prompt:])])
 
 
-def _compared(expected: Floats, made: Floats, rounding: str) -> Iterator[Check]:
-    finite = bool(np.isfinite(made).all())
-    note = "" if finite else "float16 ends at 65504, and a value of this model goes further"
-    exact = rounding == "float32"
+def _compared(expected: Floats, made: Floats, rounding: str, codes: bool) -> Iterator[Check]:
+    """codes: products read codes, of which float16 flips some; what that costs grows with depth, and is only told."""
+    finite, exact = bool(np.isfinite(made).all()), rounding == "float32"
+    note = "codes that float16 flips are in it" if codes and not exact else ""
+    note = note if finite else "float16 ends at 65504, and a value of this model goes further"
+    gate = "emitted_db" if exact else "" if codes and finite else "rounded_db"
     for name, rows in (("prefill", slice(0, 1)), ("decode", slice(1, None))):
         db = sqnr_db(expected[rows], made[rows]) if finite else -math.inf
         yield Check(f"compile: {name} of the package in {rounding} against the float graph", db, "dB",
-                    None if exact else LEAST_HALF_DB, note=note, gate="emitted_db" if exact else "")
+                    note=note, gate=gate)

@@ -25,6 +25,7 @@ class Grid:
     block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..TOP times one
     float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator). half: steps
     are float16 numbers, as what computes in float16 reads them. e4m3: codes are floats (float8.py), not whole numbers.
+    palette: outputs that share a table of 2^bits float16 numbers (palette.py), which then takes the steps' place.
     """
 
     bits: int
@@ -32,6 +33,7 @@ class Grid:
     lpbq: bool = False
     half: bool = False
     e4m3: bool = False
+    palette: int | None = None
 
     @property
     def low(self) -> float:

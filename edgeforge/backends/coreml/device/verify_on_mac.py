@@ -3,8 +3,9 @@
     pip install "coremltools>=9" numpy
     python verify_on_mac.py [--units CPU_AND_NE]
 
-Reads model.mlpackage and golden/<function>.npz beside this file. Prints one JSON object; exit code 1 when an output of
-a function is below --least dB. Only numpy and coremltools are needed; both are imported on the Mac alone.
+Reads model.mlpackage, golden/<function>.npz and golden/units (what it was built for) beside this file. Prints one JSON
+object; exit code 1 when an output of a function is below --least dB. Only numpy and coremltools are needed; both are
+imported on the Mac alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 PACKAGE, GOLDEN = HERE / "model.mlpackage", HERE / "golden"
-IN, OUT = "in:", "out:"
+IN, OUT, UNITS = "in:", "out:", "units"
 WARM, TIMED = 3, 20
 
 
@@ -85,7 +86,9 @@ def placement(compiled: str, function: str, units: str) -> dict[str, dict[str, i
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", default="CPU_AND_NE", choices=("ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY"))
+    meant = (GOLDEN / UNITS).read_text(encoding="utf-8").strip() if (GOLDEN / UNITS).is_file() else "CPU_AND_NE"
+    parser.add_argument("--units", default=meant, choices=("ALL", "CPU_AND_NE", "CPU_AND_GPU", "CPU_ONLY"),
+                        help="what to run on; default: what the package was built for")
     parser.add_argument("--least", type=float, default=35.0, help="dB of every output (default 35)")
     options = parser.parse_args()
     if sys.platform != "darwin":
