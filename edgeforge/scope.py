@@ -27,12 +27,16 @@ _CODES_ONLY = {
 _FLOAT16_ONLY = {"gates": ("emitted_db",)}
 """keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
 _CODES, _FLOAT16 = 8, 16
+_OF_MAKER = {"apple": ("Apple's chips", ("system", "format", "kv", "package_bytes"))}
+"""sections that chips of one maker read (Chip.sections): whose, and their keys"""
 
 
 def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     """The keys (section, key) that say nothing about such a model on that chip, and why. decoder: a language model."""
-    flow = targets.chip(chip).profile.flow
-    found: dict[tuple[str, str], str] = {}
+    flow, sections = targets.chip(chip).profile.flow, targets.chip(chip).sections
+    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, and {chip} is none of them"
+                                         for section, (whose, keys) in _OF_MAKER.items() if section not in sections
+                                         for key in keys}
     if not decoder:
         found |= dict.fromkeys(_pairs(_DECODERS_ONLY), "only for language models, and model.onnx is a plain graph")
     if flow == "float16":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeforge.backends.coreml import limits
-from edgeforge.backends.coreml.target import EXECUTOR
+from edgeforge.backends.coreml.target import COREAI, EXECUTOR
 from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
 
@@ -65,6 +65,8 @@ class CoreMLBackend:
         return limits.card(chip)
 
     def caution(self, target: Target) -> str:
+        if target.executor == COREAI:
+            return "is for Core AI, on iOS 27 or macOS 27: the build has executed it here, and compiling it needs a Mac"
         return ("runs on Apple's devices alone: device/verify_on_mac.py in the bundle tries it on a Mac"
                 if target.executor == EXECUTOR else "")
 

@@ -41,9 +41,19 @@ def write(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths
 def build(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths: Mapping[str, int], past: int,
           ) -> dict[str, Any]:
     """The functions by name; see write."""
+    formats = prepare(model, table, palettes)
+    return {name: emit(graph, formats) for name, graph in bound(model, widths, past).items()}
+
+
+def prepare(model: ir.Model, table: Table, palettes: Mapping[str, Palette]) -> dict[str, Format]:
+    """Rewrites model in place, one attention a head and the head in pieces; the formats of its weights then."""
     table = sha.split_heads(model, table)
     table = head.divide(model, table, MOST_OUTPUTS)
     sizes = {name: len(array) for name, v in model.graph.initializers.items()
              if (array := edit.constant(v)) is not None and array.ndim}
-    formats: dict[str, Format] = {**table, **palette.spread(palettes, sizes)}
-    return {name: emit(bind.bind(model.clone(), ar, past + ar).graph, formats) for name, ar in widths.items()}
+    return {**table, **palette.spread(palettes, sizes)}
+
+
+def bound(model: ir.Model, widths: Mapping[str, int], past: int) -> dict[str, ir.Graph]:
+    """A static graph for each function; see write."""
+    return {name: bind.bind(model.clone(), ar, past + ar).graph for name, ar in widths.items()}

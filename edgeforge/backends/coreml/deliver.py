@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from edgeforge_runtime.manifest import Target
 from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.coreml import compiler, parity, target
+from edgeforge.backends.coreml.coreai.job import Judge
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
 from edgeforge.backends.coreml.sharing import Sharing
@@ -20,6 +22,7 @@ from edgeforge.encodings import FILE, Table
 from edgeforge.gates import Check
 
 PACKAGE, GOLDEN, VERIFY, DEVICE, TARGET = "model.mlpackage", "golden", "verify_on_mac", "device", "ane"
+ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
 _MODEL = "Data/com.apple.CoreML/model.mlmodel"
 _LISTED = 8
 _FLOAT = "float"
@@ -30,6 +33,22 @@ _IDS = Path("reference") / "ids.npy"
 
 def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
     """See Backend.compile."""
+    wanted = build.recipe.apple.format
+    return [*(_package(build, sources, out) if wanted != "aimodel" else ()),
+            *(_asset(build, sources, out) if wanted != "mlpackage" else ())]
+
+
+def _asset(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
+    from edgeforge.backends.coreml.coreai import judge
+
+    build.say("Core AI: writing the asset and executing it")
+    settings = build.recipe.compile
+    job = Judge(sources["quantize"], sources["adapt"] / _IDS, build.recipe.target.prefill, build.context,
+                build.threads, {"float16": out / ASSET})
+    return judge.ask(job, settings.timeout_s, process.allowance(settings.memory_mb))
+
+
+def _package(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
     quantized, prefill, context = sources["quantize"], build.recipe.target.prefill, build.context
     build.say("emitting the Core ML package")
     job = Job(quantized / _FLOAT, quantized / FILE, None, target.widths(prefill), context, out / PACKAGE)
@@ -58,9 +77,15 @@ def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
 
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
     """See Backend.bundle."""
-    for name in (PACKAGE, GOLDEN):
-        shutil.copytree(sources["compile"] / name, bundle / DEVICE / name)
-    shutil.copyfile(str(verify_on_mac.__file__), bundle / DEVICE / f"{VERIFY}.py")
-    decoder = artifact.load_decoder(sources["quantize"])
-    return {TARGET: target.target(decoder, target.widths(build.recipe.target.prefill), build.context,
-                                  f"{DEVICE}/{PACKAGE}/{_MODEL}")}
+    decoder, compiled = artifact.load_decoder(sources["quantize"]), sources["compile"]
+    widths, found = target.widths(build.recipe.target.prefill), dict[str, Target]()
+    if (compiled / PACKAGE).is_dir():
+        for name in (PACKAGE, GOLDEN):
+            shutil.copytree(compiled / name, bundle / DEVICE / name)
+        shutil.copyfile(str(verify_on_mac.__file__), bundle / DEVICE / f"{VERIFY}.py")
+        found[TARGET] = target.target(decoder, widths, build.context, f"{DEVICE}/{PACKAGE}/{_MODEL}")
+    if (compiled / ASSET).is_dir():
+        shutil.copytree(compiled / ASSET, bundle / DEVICE / ASSET)
+        made = target.target(decoder, widths, build.context, f"{DEVICE}/{ASSET}/{_PROGRAM}")
+        found[ASSET_TARGET] = replace(made, executor=target.COREAI)
+    return found

@@ -51,14 +51,8 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
 
     manifest, decoder = Manifest.load(quantized), artifact.load_decoder(quantized)
     rope = artifact.load_rope(quantized)
-    prompt = min(prefill + max(1, prefill // 2), context - STEPS)
-    tokens = [int(t) for t in ids[: prompt + STEPS]]
-    with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as scratch:
-        store.save(stored(store.load(quantized / "float"), formats), Path(scratch))
-        whole = artifact.whole(decoder, [prefill, 1], context)
-        shutil.copyfile(quantized / artifact.ROPE, Path(scratch) / artifact.ROPE)
-        dataclasses.replace(manifest, targets={"cpu": whole}).save(Path(scratch))
-        expected = conversation(Session.open(Path(scratch), threads=threads, exact=True), tokens, prompt)
+    tokens, prompt = text(ids, prefill, context)
+    expected = reference(quantized, formats, prefill, context, tokens, threads)
     own = target.target(decoder, target.widths(prefill), context, package.name, "float32")
     found: list[Check] = []
     for rounding in _ROUNDINGS:
@@ -69,6 +63,25 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     for function, (inputs, outputs) in executor.last.items():
         np.savez(golden / f"{function}.npz", **_half(verify_on_mac.IN, inputs), **_half(verify_on_mac.OUT, outputs))
     return found
+
+
+def text(ids: npt.NDArray[np.int64], prefill: int, context: int) -> tuple[list[int], int]:
+    """The conversation's tokens, and how many of them are its prompt."""
+    prompt = min(prefill + max(1, prefill // 2), context - STEPS)
+    return [int(t) for t in ids[: prompt + STEPS]], prompt
+
+
+def reference(quantized: Path, formats: Mapping[str, Encoding | Palette], prefill: int, context: int,
+              tokens: Sequence[int], threads: int) -> Floats:
+    """The float graph's logits of that conversation, on onnxruntime; see checks."""
+    decoder = artifact.load_decoder(quantized)
+    with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as scratch:
+        store.save(stored(store.load(quantized / "float"), formats), Path(scratch))
+        whole = artifact.whole(decoder, [prefill, 1], context)
+        shutil.copyfile(quantized / artifact.ROPE, Path(scratch) / artifact.ROPE)
+        dataclasses.replace(Manifest.load(quantized), targets={"cpu": whole}).save(Path(scratch))
+        session = Session.open(Path(scratch), threads=threads, exact=True)
+        return conversation(session, tokens, len(tokens) - STEPS)
 
 
 def _half(side: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:

@@ -33,7 +33,13 @@ class SimulatorExecutor:
         made = self._interpreter.run(part.graph, feeds)
         # The session's cache goes on changing in place.
         self.last[part.graph] = {name: array.copy() for name, array in feeds.items()}, dict(made)
-        if LOGITS not in made:
-            pieces = [made.pop(f"{LOGITS}_{i}") for i in range(sum(n.startswith(f"{LOGITS}_") for n in made))]
-            made[LOGITS] = np.concatenate(pieces, -1)
+        made = join_logits(made)
         return {t.name: made[t.name].astype(t.dtype) for t in part.outputs}
+
+
+def join_logits(made: Arrays) -> Arrays:
+    """With the pieces `logits_0`, `logits_1`, ... as one `logits`."""
+    count = sum(name.startswith(f"{LOGITS}_") for name in made)
+    pieces = [made[f"{LOGITS}_{i}"] for i in range(count)]
+    rest = {name: array for name, array in made.items() if not name.startswith(f"{LOGITS}_")}
+    return rest | ({LOGITS: np.concatenate(pieces, -1)} if pieces else {})

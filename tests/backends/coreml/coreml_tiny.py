@@ -23,7 +23,7 @@ from edgeforge.backends.coreml.interpret.run import Rounding
 from edgeforge.backends.coreml.package import WEIGHTS
 from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.backends.coreml.simulator import SimulatorExecutor
-from edgeforge.encodings import Table
+from edgeforge.encodings import Encoding, Table
 from edgeforge.graph import edit
 from edgeforge.graph.optimize import optimize
 from edgeforge.metrics import sqnr_db
@@ -122,3 +122,8 @@ def program(emitted: Emitted) -> dict[str, Function]:
 def file(emitted: Emitted) -> Path:
     """Its weights."""
     return emitted.package / WEIGHTS
+
+
+def doubled(encoding: Encoding) -> Encoding:
+    """With steps twice as long."""
+    return dataclasses.replace(encoding, scale=encoding.scale * 2)
