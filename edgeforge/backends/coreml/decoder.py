@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from edgeforge_runtime.manifest import LOGITS
 
-from edgeforge.backends.coreml import head, package
+from edgeforge.backends.coreml import head, package, state
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
 from edgeforge.backends.coreml.sharing import Sharing
@@ -45,10 +46,18 @@ def build(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths
     return {name: emit(graph, formats) for name, graph in bound(model, widths, past).items()}
 
 
-def prepare(model: ir.Model, table: Table, palettes: Mapping[str, Palette]) -> dict[str, Format]:
-    """Rewrites model in place, one attention a head and the head in pieces; the formats of its weights then."""
+def prepare(model: ir.Model, table: Table, palettes: Mapping[str, Palette], slots: int | None = None,
+            ) -> dict[str, Format]:
+    """Rewrites model in place, one attention a head and the head in pieces; the formats of its weights then.
+
+    Args:
+        slots: tokens of a cache that the model keeps (state.keep); None: it is handed in and out.
+    """
     table = sha.split_heads(model, table)
-    table = head.divide(model, table, MOST_OUTPUTS)
+    if slots is not None:
+        state.keep(model, slots)
+    if any(str(v.name) == LOGITS for v in model.graph.outputs):
+        table = head.divide(model, table, MOST_OUTPUTS, every_row=slots is not None)
     sizes = {name: len(array) for name, v in model.graph.initializers.items()
              if (array := edit.constant(v)) is not None and array.ndim}
     return {**table, **palette.spread(palettes, sizes)}

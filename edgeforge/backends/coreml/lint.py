@@ -18,7 +18,8 @@ MOST_AXES = 5
 _CHANNEL_FORMATS = {"constexpr_blockwise_shift_scale": "scale", "constexpr_lut_to_dense": "lut"}
 KNOWN = {"const", *_CHANNEL_FORMATS, "add", "sub", "mul", "real_div", "concat", "conv", "gather", "gelu", "identity",
          "layer_norm", "matmul", "relu", "reshape", "sigmoid", "silu", "slice_by_size", "softmax", "split", "sqrt",
-         "tanh", "transpose"}
+         "tanh", "transpose",
+         "read_state", "write_state", "slice_update"}
 """ops of decoders that were seen on the Neural Engine; erf and abs were not"""
 
 

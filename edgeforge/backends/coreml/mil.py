@@ -43,13 +43,15 @@ __all__ = ["FLOAT16", "INT32", "OPSET", "Function", "Var", "function", "integers
            "serialize", "share", "spell"]
 
 
-def function(inputs: Mapping[str, tuple[Sequence[int], Any]]) -> Any:
-    """A context in which ops are built into one function. inputs: shape and type by name.
+def function(inputs: Mapping[str, tuple[Sequence[int], Any]], states: Mapping[str, Sequence[int]] | None = None) -> Any:
+    """A context in which ops are built into one function. inputs: shape and type by name. states: what the model keeps
+    between calls, float16, by name.
 
     Ops without a name are counted from 0 in each, so that the same ops make the same function.
     """
     mb.name_count.clear()
     made = {name: mb.placeholder(tuple(shape), kind) for name, (shape, kind) in inputs.items()}
+    made |= {name: mb.state_tensor_placeholder(tuple(shape), FLOAT16) for name, shape in (states or {}).items()}
     return Function(made, opset_version=OPSET)
 
 

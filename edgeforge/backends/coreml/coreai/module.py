@@ -1,5 +1,5 @@
-"""A static decoder graph as a torch module that torch.export can read: our nodes by their ONNX semantics, our weights as
-Core AI's own compressed constants."""
+"""A static decoder graph as a torch module that torch.export can read: our nodes by their ONNX semantics, our weights
+as Core AI's own compressed constants."""
 
 from __future__ import annotations
 
