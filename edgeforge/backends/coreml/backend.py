@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeforge.backends.coreml import limits
-from edgeforge.backends.coreml.target import COREAI, EXECUTOR
+from edgeforge.backends.coreml.target import COREAI, EXECUTOR, SIMULATOR
 from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
+    from edgeforge_runtime.executors import Executor
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.faults import Fault
@@ -64,9 +65,19 @@ class CoreMLBackend:
     def card(self, chip: Chip) -> Card:
         return limits.card(chip)
 
+    def simulators(self) -> Mapping[str, Callable[[Target, Path], Executor]]:
+        def simulated(target: Target, folder: Path) -> Executor:
+            from edgeforge.backends.coreml.simulator import SimulatorExecutor
+
+            return SimulatorExecutor.of(target, folder)
+
+        return {SIMULATOR: simulated}
+
     def caution(self, target: Target) -> str:
         if target.executor == COREAI:
             return "is for Core AI, on iOS 27 or macOS 27: the build has executed it here, and compiling it needs a Mac"
+        if target.executor == SIMULATOR:
+            return "the package, executed here op by op: true to float16, slow, and no device"
         return ("runs on Apple's devices alone: device/verify_on_mac.py in the bundle tries it on a Mac"
                 if target.executor == EXECUTOR else "")
 

@@ -11,6 +11,8 @@ from edgeforge.adapt.shape import Decoder
 
 EXECUTOR = "coreml"
 """of the bundle's target: what runs it is on the device"""
+SIMULATOR = "coreml-sim"
+"""of a target that stands for it on any machine"""
 COREAI = "coreai"
 """of a target that is an .aimodel"""
 PREFILL, DECODE = "prefill", "decode"

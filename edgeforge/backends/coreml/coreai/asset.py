@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from edgeforge_runtime.executors.base import Arrays, run_parts
+from edgeforge_runtime.executors.base import Arrays, join_logits, run_parts
 from edgeforge_runtime.manifest import Graph, Part
 
 from edgeforge.backends.coreml.coreai.module import GraphModule
-from edgeforge.backends.coreml.simulator import join_logits
 from edgeforge.errors import EdgeForgeError
 
 SUFFIX = ".aimodel"
