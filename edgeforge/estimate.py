@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -22,7 +22,7 @@ from edgeforge.recipe import Quantize, Recipe
 LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
 EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")
 """as transformers names them, and as GGUF does"""
-_BIAS_BYTES, _FLOAT_BYTES, _HALF = 4, 4, 16
+_BIAS_BYTES, _FLOAT_BYTES, _HALF, _TABLES = 4, 4, 16, (4, 6)
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
 """bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
 _BUILDER_A_BYTE = 7
@@ -92,7 +92,7 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     head = _count(tensors, HEAD)
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * 2
-    top = _codes(head or table, bits, bits.head, half)
+    top = _codes((decoder.vocab, (head or table) // decoder.vocab), bits, bits.head, half)
     made: tuple[Part, ...] = (
         Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
         Part("head", top, bits.head, logits=logits))
@@ -153,10 +153,13 @@ def _count(tensors: Mapping[str, TensorInfo], names: tuple[str, ...]) -> int:
 def _bytes(name: str, info: TensorInfo, bits: Quantize, half: bool) -> int:
     count = math.prod(info.shape)
     if len(info.shape) > 1:
-        return _codes(count, bits, exceptions.bits(name, bits.exceptions) or bits.weights, half)
+        return _codes(info.shape, bits, exceptions.bits(name, bits.exceptions) or bits.weights, half)
     return count * (_BIAS_BYTES if name.endswith("bias") and not half else _HALF // 8)
 
 
-def _codes(count: int, options: Quantize, bits: int, half: bool) -> int:
-    """A weight's codes, and a byte for the scale of each block, or two where that is a float16."""
+def _codes(shape: Sequence[int], options: Quantize, bits: int, half: bool) -> int:
+    """A weight's codes, and its tables, or a byte for the scale of each block, or two where that is a float16."""
+    count = math.prod(shape)
+    if options.palette and bits in _TABLES:
+        return count * bits // 8 + (_HALF // 8 << bits) * shape[0] // options.palette
     return count * bits // 8 + ((1 + half) * count // options.block if options.block and bits == 4 else 0)

@@ -25,11 +25,17 @@ def check(recipe: Recipe) -> Iterator[Finding]:
                       f"computes on {flow}",
                       f"set quantize.activations to {profile.activation_bits[-1]}")
     if options.block is not None and not profile.blocks:
-        yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes one step "
-                      "a channel", "leave quantize.block out")
+        why = f"{chip} takes one step a channel" + (f": {profile.whole_steps}" if profile.whole_steps else "")
+        other = ", or take quantize.palette 16 for it: 4 bits that name an entry of a table" if profile.tables else ""
+        yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {why}",
+                      f"leave quantize.block out{other}")
     elif options.block is not None and options.block not in profile.blocks:
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes "
                       f"{_either(profile.blocks)}", f"set quantize.block to {profile.blocks[-1]}")
+    if options.palette is not None and not profile.tables:
+        yield Finding("recipe", recipe.where("quantize.palette"), f"tables that {options.palette} outputs share, and "
+                      f"{chip} reads codes on even steps", "leave quantize.palette out, with quantize.weights 4 and "
+                      f"quantize.block {profile.blocks[-1]}, or quantize.weights 8")
     if profile.flow == "float16":
         yield from _float16(recipe, profile)
 

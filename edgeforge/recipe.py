@@ -26,7 +26,7 @@ from edgeforge.document import Document
 from edgeforge.errors import RecipeError
 from edgeforge.gates import of_bits
 
-_STEPS, _LEAST_CONTEXT, _FLOAT16 = 3, 32, 16
+_STEPS, _LEAST_CONTEXT, _FLOAT16, _SIX = 3, 32, 16, 6
 
 
 def _written(path: Any) -> Any:
@@ -132,15 +132,19 @@ class Quantize(_Section):
     quality: Literal["fast", "balanced", "best"] = "balanced"
     """How much work the search for scales and codes may be (quantize/quality.py): `best` is `balanced` on more text
     (calibrate.windows); the keys `scales` to `reconstruct` replace what it says."""
-    weights: Literal[4, 8, 16] = 8
-    """Bits of a weight. What no search fits (grouped and transposed convolutions, a weight that two nodes read) takes 8
-    at least, unless `exceptions` names it, and is reported."""
+    weights: Literal[4, 6, 8, 16] = 8
+    """Bits of a weight; 6 only with `palette`. What no search fits (grouped and transposed convolutions, a weight that
+    two nodes read) takes 8 at least, unless `exceptions` names it, and is reported."""
     block: Literal[16, 32, 64, 128] | None = None
     """Inputs that share a scale, for 4-bit weights: a whole number 1..16 times the output channel's (LPBQ), or a
-    float16 on a GPU, which alone takes 128; unset: one scale an output channel. A weight whose inputs it does not
-    divide keeps one scale a channel, and is reported."""
-    head: Literal[4, 8, 16] = 8
-    """Bits of the weight that makes the logits; on a GPU 16, unless said, where `weights` has 16."""
+    float16 where float16 flows, which alone takes 128; unset: one scale an output channel. A weight whose inputs it
+    does not divide keeps one scale a channel, and is reported."""
+    palette: Literal[4, 8, 16, 32] | None = None
+    """Outputs that share a table of 2^bits float16 numbers, whose entries are all that their weights of 4 or 6 bits can
+    be (LUT4, LUT6); only Apple's chips read such tables. Where it does not divide a weight's outputs, the largest
+    divisor of both is taken."""
+    head: Literal[4, 6, 8, 16] = 8
+    """Bits of the weight that makes the logits; where float16 flows 16, unless said, where `weights` has 16."""
     budget: Budget | None = None
     """Gives some of the 4-bit weights 8 bits; which, stands in `precision.json`, and as a recipe without a budget in
     `recipe.mixed.yaml`."""
@@ -148,12 +152,12 @@ class Quantize(_Section):
     """A file of AIMET encodings (1.0.0, 2.0.0, 2.1.0) for the graph that is quantized (model.onnx of the stage
     transform; of optimize, for a plain graph): what it names lies on its grids, and such a weight's codes are the
     nearest, whatever the other keys here say. What it does not name gets ours."""
-    exceptions: dict[str, Literal[4, 8, 16]] = {}
+    exceptions: dict[str, Literal[4, 6, 8, 16]] = {}
     """Bits of single weights by their names (`model.layers.*.mlp.down_proj.weight: 8`); the longest pattern
     that matches counts. A budget leaves them alone."""
     activations: Literal[8, 16] = 16
-    """Bits of what flows between operators. On a GPU that is float16, and 8 are of what 8-bit weights read: whole
-    numbers, with one scale for all tokens."""
+    """Bits of what flows between operators. For GPUs and Apple's chips that is float16, and 8 are of what 8-bit weights
+    read: whole numbers, with one scale for all tokens."""
     kv: Literal[8, 16] = 8
     """Bits of the KV cache. Its codes are unsigned with zero in the middle: the grid that signed ones would have, which
     HTP's compiler does not finish a graph with. 16 takes twice the memory of 8."""
@@ -179,13 +183,37 @@ class Quantize(_Section):
     """`rotate` spreads the residual stream's outliers, `equalize_kv` lets every cache channel fill its tensor's
     grid, `split_outliers` writes an MLP's massive channel as several small ones, `scale_channels` lets weights that
     round to nearest grow where they read much (AWQ). They are applied in this order, whatever the order here. Unset,
-    a GPU has `rotate` (and `split_outliers` beside 8-bit activations), and none where all weights have 16 bits."""
+    `rotate` where float16 flows (and `split_outliers` beside 8-bit activations), and none where all weights have 16
+    bits."""
 
     @model_validator(mode="after")
     def _blocks_of_four_bits(self) -> Quantize:
         if self.block is not None and self.weights != 4:
             raise ValueError(f"block {self.block} is for 4-bit weights, and these have {self.weights}: set weights to "
                              "4, or leave block out")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_of_few_bits(self) -> Quantize:
+        six = [key for key, bits in (("weights", self.weights), ("head", self.head)) if bits == _SIX]
+        six += ["exceptions"] if _SIX in self.exceptions.values() else []
+        if six and self.palette is None:
+            raise ValueError(f"{six[0]} has 6 bits, which only entries of tables have: set palette to 16, or take 4 or "
+                             "8 bits")
+        if self.palette is None:
+            return self
+        if min(self.weights, self.head, *self.exceptions.values()) > _SIX:
+            raise ValueError(f"palette {self.palette} is for weights of 4 or 6 bits, and none has them: set weights to "
+                             "4 or 6, or leave palette out")
+        if self.block is not None:
+            raise ValueError(f"palette {self.palette} gives outputs tables and block {self.block} gives inputs steps: "
+                             "leave one of them out")
+        if self.reconstruct:
+            raise ValueError("reconstruct moves the steps of a block's weights together, and tables have none: leave "
+                             "palette or reconstruct out")
+        if self.budget is not None:
+            raise ValueError("budget raises 4-bit weights on one scale a channel to 8 bits: with palette say in "
+                             "exceptions which weights get 6 or 8 bits")
         return self
 
     @model_validator(mode="after")
@@ -289,7 +317,10 @@ class Gates(_Section):
     emulator_db: Decibels = 40
     """The emulator against the CPU, decode, at least."""
     emitted_db: Decibels = 50
-    """What a GPU's builder is given, run on the CPU, against the quantized model, at least."""
+    """Where float16 flows: what is emitted (for a GPU's builder, or the package itself), run on the CPU in float32,
+    against the float graph of the same weights, at least."""
+    rounded_db: Decibels = 45
+    """The same for an Apple package with every op's output rounded to float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
 

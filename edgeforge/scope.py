@@ -44,6 +44,8 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     else:
         why = f"only where float16 flows, and {chip} computes on integer codes"
         found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
+    if not targets.chip(chip).rounded:
+        found["gates", "rounded_db"] = f"only for Apple's chips, whose packages are executed here; {chip} is none"
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from edgeforge.errors import RecipeError
@@ -26,7 +26,8 @@ class Profile:
     reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
     float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
     of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
-    transforms: what a recipe applies that does not say.
+    tables: bits of weights that may be entries of a table (`quantize.palette`). transforms: what a recipe applies that
+    does not say. whole_steps: why there are no blocks.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Profile:
     flow: Flow = "codes"
     activation_bits: tuple[int, ...] = (16,)
     blocks: tuple[int, ...] = (16, 32, 64)
+    whole_steps: str = ""
+    tables: tuple[int, ...] = ()
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
     @property
@@ -61,10 +64,14 @@ TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, 
               flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
 """scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
-              flow="float16", blocks=(), transforms=("rotate",))
+              flow="float16", activation_bits=(8, 16), blocks=(), tables=(4, 6), whole_steps="Core ML runs products of "
+              "blocks on the CPU, not on the Neural Engine", transforms=("rotate",))
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
 on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16"""
-PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE)}
+METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="")
+"""the GPU of a Mac reads the same graph; Apple's guide to weights' formats sends blocks there, and int8 activations to
+the Neural Engine"""
+PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE, METAL)}
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Chip:
     backend: ClassVar[str]
     profile: ClassVar[Profile]
     sections: ClassVar[tuple[str, ...]] = ()
+    rounded: ClassVar[bool] = False
+    """what is compiled for it is also executed here with float16 roundings (`gates.rounded_db`)"""
 
     @property
     def graph_bytes(self) -> int | None:
@@ -291,7 +300,22 @@ class Apple(Chip):
     package_bytes: int
     backend: ClassVar[str] = "coreml"
     profile: ClassVar[Profile] = ANE
+    rounded: ClassVar[bool] = True
     sections: ClassVar[tuple[str, ...]] = ("apple",)
+    unit: ClassVar[str] = "ane"
+
+    @property
+    def int8(self) -> bool:
+        """Is int8 times int8 faster than float16? From A17 Pro and M4 on (Apple's guide to quantization)."""
+        return self.part in ("A17 Pro", "M4", "M5") or self.part.startswith(("A18", "A19"))
+
+
+@dataclass(frozen=True)
+class AppleGpu(Apple):
+    """The GPU of a Mac, by itself."""
+
+    profile: ClassVar[Profile] = METAL
+    unit: ClassVar[str] = "gpu"
 
 
 _PHONE, _MAC = 1 << 30, 2 << 30
@@ -304,6 +328,9 @@ APPLES = {apple.name: apple for apple in (
     Apple("apple-a19-pro", "A19 Pro", _PHONE), Apple("apple-m1", "M1", _MAC), Apple("apple-m2", "M2", _MAC),
     Apple("apple-m3", "M3", _MAC), Apple("apple-m4", "M4", _MAC), Apple("apple-m5", "M5", _MAC),
 )}
+
+APPLES |= {gpu.name: gpu for gpu in [AppleGpu(f"{mac.name}-gpu", mac.part, mac.package_bytes) for mac in APPLES.values()
+                                     if mac.part.startswith("M")]}
 
 CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}
 

@@ -6,6 +6,8 @@ weight are called what they are called everywhere); its real form is `<name>/dq`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +17,7 @@ from edgeforge.encodings import Encoding, Table, reals
 from edgeforge.errors import EdgeForgeError
 from edgeforge.graph import edit
 from edgeforge.quantize import assign, roles
+from edgeforge.quantize.weights.palette import Palette
 from edgeforge.targets import Flow
 
 _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.DataType.UINT8,
@@ -22,12 +25,13 @@ _TYPES = {"uint16": ir.DataType.UINT16, "int16": ir.DataType.INT16, "uint8": ir.
 _MIN_OPSET = 23
 
 
-def quantize(model: ir.Model, table: Table, flow: Flow = "codes") -> ir.Model:
+def quantize(model: ir.Model, table: Table, flow: Flow = "codes", palettes: Mapping[str, Palette] | None = None,
+             ) -> ir.Model:
     """Rewrites a float model (opset >= 23) into its QDQ form, in place; returns it.
 
     Graph inputs and outputs become integer, on the grids the table gives them. Biases become int32 on the
     grid of their product (input scale x weight scale). Where float16 flows, the table need not cover the graph: what
-    it does not name stays as it is, and so do biases.
+    it does not name stays as it is, and so do biases. What palettes name is read through its tables.
 
     Raises:
         EdgeForgeError: a value without encoding, an encoding without value, or an LPBQ weight off its grid of whole
@@ -44,6 +48,8 @@ def quantize(model: ir.Model, table: Table, flow: Flow = "codes") -> ir.Model:
             _bias(graph, node, table)
     for value in [v for v in graph.initializers.values() if str(v.name) in table]:
         _constant(graph, nodes[0], value, table[str(value.name)])
+    for value in [v for v in graph.initializers.values() if str(v.name) in (palettes or {})]:
+        _looked_up(graph, nodes[0], value, (palettes or {})[str(value.name)])
     for value in [v for v in graph.inputs if str(v.name) in table]:
         _input(graph, nodes[0], value, table[str(value.name)])
     for node in nodes:
@@ -108,6 +114,24 @@ def _constant(graph: ir.Graph, first: ir.Node, value: ir.Value, encoding: Encodi
     graph.initializers.pop(name)
     stored = _codes(graph, name, codes, encoding.dtype)
     real = _dequantize_before(graph, first, stored, name, encoding)
+    for use in uses:
+        use.node.replace_input_with(use.idx, real)
+
+
+def _looked_up(graph: ir.Graph, first: ir.Node, value: ir.Value, palette: Palette) -> None:
+    """name (uint8 codes) -> Cast -> + where its output's table begins -> Gather of all tables' entries -> <name>/dq."""
+    name, uses, shape = str(value.name), list(value.uses()), list(palette.codes.shape)
+    graph.initializers.pop(name)
+    codes = edit.initializer(graph, name, palette.codes)
+    begins = np.arange(len(palette.tables), dtype=np.int32).repeat(palette.group) << palette.bits
+    tables = edit.initializer(graph, f"{name}/tables", palette.tables.astype(np.float32).reshape(-1))
+    begin = edit.initializer(graph, f"{name}/begins", begins.reshape(-1, *[1] * (len(shape) - 1)))
+    wide = edit.node_before(first, "Cast", [codes], f"{name}/wide", shape,
+                            [ir.AttrInt64("to", int(ir.DataType.INT32))])
+    place = edit.node_before(first, "Add", [wide, begin], f"{name}/place", shape)
+    real = edit.node_before(first, "Gather", [tables, place], f"{name}/dq", shape)
+    wide.type = place.type = ir.TensorType(ir.DataType.INT32)
+    real.type = ir.TensorType(ir.DataType.FLOAT)
     for use in uses:
         use.node.replace_input_with(use.idx, real)
 

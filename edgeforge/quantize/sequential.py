@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,16 +21,18 @@ from edgeforge.quantize.weights import target
 from edgeforge.quantize.weights.fit import Fitted, Method, fit
 from edgeforge.quantize.weights.gram import Gram, UnsolvableError
 from edgeforge.quantize.weights.grid import Grid, encoding
+from edgeforge.quantize.weights.palette import Palette
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A fitted weight. loss: what its error costs, over what its outputs hold (both summed over calibration). tuned:
-    whether its steps were, afterwards, with its block (reconstruct.py); None: it lies in none, or nobody asked."""
+    """A fitted weight. form: its grid, or its codes and tables. loss: what its error costs, over what its outputs hold
+    (both summed over calibration). tuned: whether its steps were, afterwards, with its block (reconstruct.py); None: it
+    lies in none, or nobody asked."""
 
     name: str
     count: int
-    encoding: Encoding
+    form: Encoding | Palette
     loss: float
     tuned: bool | None = None
 
@@ -69,7 +72,7 @@ def quantize(model: ir.Model, samples: Sequence[Sample], grids: Mapping[str, Gri
         value.const_value = ir.tensor(gain.numpy(), name=value.name)
     for product, fitted in fits.made.items():
         keep(product, fitted)
-    return [Weight(product.name, fitted.codes.numel(), _entry(product, fitted), fits.losses[product],
+    return [Weight(product.name, math.prod(fitted.codes.shape), _form(product, fitted), fits.losses[product],
                    fits.tuned.get(product)) for product, fitted in fits.made.items()]
 
 
@@ -78,7 +81,7 @@ class _Fits:
 
     def __init__(self, walk: Walk, method: Method) -> None:
         self._walk, self._method = walk, method
-        self.made: dict[Product, Fitted] = {}
+        self.made: dict[Product, Fitted | Palette] = {}
         self.losses: dict[Product, float] = {}
         self.gains: dict[ir.Value, torch.Tensor] = {}
         self.tuned: dict[Product, bool] = {}
@@ -87,7 +90,7 @@ class _Fits:
         self._starts: list[dict[ir.Value, torch.Tensor]] = []
         self._open: list[Product] = []
 
-    def add(self, product: Product, fitted: Fitted, loss: float) -> None:
+    def add(self, product: Product, fitted: Fitted | Palette, loss: float) -> None:
         self.made[product], self.losses[product] = fitted.small(), loss
         self._open.append(product)
 
@@ -100,7 +103,8 @@ class _Fits:
         self._start, self._starts, self._open = stop.cut, self._walk.quantized(stop.cut), []
 
     def _tune(self, stop: Stop, start: ir.Value, end: ir.Value) -> None:
-        block = Block(start, end, between(start, [end]), tuple((p, self.made[p]) for p in self._open))
+        steps = [(p, f) for p in self._open if isinstance(f := self.made[p], Fitted)]  # all: tables are not tuned
+        block = Block(start, end, between(start, [end]), tuple(steps))
         shares = self._walk.share(self._open[-1].name)
         tuned = tune(block, self._starts, self._walk.truth(end), shares, self._method.correction)
         self.tuned |= dict.fromkeys(self._open, tuned is not None)
@@ -121,7 +125,8 @@ def _rounded(product: Product, encoding: Encoding) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method) -> Fitted:
+def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method,
+         ) -> Fitted | Palette:
     wanted = product.matrix()
     if not torch.isfinite(sums.gram).all():
         raise EdgeForgeError(f"what {product.name} is multiplied with ({product.source.name}) is not finite on "
@@ -138,18 +143,20 @@ def _one(product: Product, gram: Gram, sums: Sums, grid: Grid, method: Method) -
 
 
 @torch.no_grad()
-def _loss(product: Product, fitted: Fitted, gram: torch.Tensor) -> float:
+def _loss(product: Product, fitted: Fitted | Palette, gram: torch.Tensor) -> float:
     weight = product.matrix()
     power, error = ((gram @ weight) * weight).sum(), weight - fitted.reals
     return float(((gram @ error) * error).sum() / power) if power > 0 else 0.0
 
 
-def _entry(product: Product, fitted: Fitted) -> Encoding:
+def _form(product: Product, fitted: Fitted | Palette) -> Encoding | Palette:
+    if isinstance(fitted, Palette):
+        return fitted
     rank = len(edit.known_dims(product.weight))
     return encoding(fitted.steps, product.outputs_axis, product.inputs_axis, rank)
 
 
-def keep(product: Product, fitted: Fitted) -> None:
+def keep(product: Product, fitted: Fitted | Palette) -> None:
     """The weight's new value, computed from its codes only when it is read: a byte a weight, not four."""
     name, shape = product.name, edit.known_dims(product.weight)
 

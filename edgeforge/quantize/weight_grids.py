@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import onnx_ir as ir
 from edgeforge_runtime.manifest import LOGITS
 
 from edgeforge.errors import RecipeError
+from edgeforge.graph import edit
 from edgeforge.quantize import exceptions, roles
 from edgeforge.quantize.products import Product, products
 from edgeforge.quantize.weights.grid import Grid
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from edgeforge.recipe import Quantize
     from edgeforge.targets import Flow
 
-_FLOAT16 = 16
+_FLOAT16, _SIX = 16, 6
+_TABLES = (4, 6)
+"""bits of what can be a table's entry"""
 _OUTSIDE = 8
 """least bits of a weight that no search fits, where nobody asks for fewer: by its largest value alone, 4 are coarse"""
 
@@ -40,10 +44,27 @@ def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[s
         said = exceptions.bits(product.name, options.exceptions)
         bits = said or (options.head if product.name == top else options.weights)
         blocks = bits == 4 and options.block is not None and not unblocked(product, options.block, flow)
-        half = flow == "float16"
+        half, tables = flow == "float16", _tables(product, options.palette) if bits in _TABLES else None
+        if tables is None:
+            bits = _affine(bits)
         if bits < _FLOAT16 or not half:
-            found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks and not half, half=half)
+            found[product.name] = Grid(bits, options.block if blocks else None, lpbq=blocks and not half, half=half,
+                                       palette=tables)
     return found
+
+
+def _tables(product: Product, wanted: int | None) -> int | None:
+    """How many outputs of a product share a table: as many as wanted, or the largest divisor of both. None: tables are
+    of 1x1 convolutions, which is what reads them."""
+    shape = [int(d) for d in edit.known_dims(product.weight)]
+    if wanted is None or product.node.op_type != "Conv" or any(d != 1 for d in shape[2:]):
+        return None
+    return math.gcd(wanted, shape[0])
+
+
+def _affine(bits: int) -> int:
+    """Without a table 6 bits are no format: 8."""
+    return _OUTSIDE if bits == _SIX else bits
 
 
 def _refuse_strangers(names: list[str], options: Quantize) -> None:
@@ -57,7 +78,7 @@ def outside(graph: ir.Graph, options: Quantize, held: Collection[str] = (), flow
     """Bits of the weights that no search fits, by name: of grouped, transposed and other convolutions, and what two
     nodes read. Each has one scale a channel, by its largest value. held, flow: see choose."""
     fitted = {p.name for p in products(graph)}
-    found = {name: exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE)
+    found = {name: _affine(exceptions.bits(name, options.exceptions) or max(options.weights, _OUTSIDE))
              for name in roles.weights(graph) if name not in fitted and name not in held}
     return {name: bits for name, bits in found.items() if bits < _FLOAT16 or flow == "codes"}
 

@@ -15,6 +15,7 @@ from edgeforge import artifact
 from edgeforge.artifact import Grid
 from edgeforge.build import Build
 from edgeforge.calibrate import histogram
+from edgeforge.encoding import Encoding
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.evaluation import logits
@@ -24,7 +25,9 @@ from edgeforge.graph.untie import UntieEmbedding
 from edgeforge.quantize import assign, clip, float16, floors, footprint, qdq, quality, sequential, weight_grids
 from edgeforge.quantize.foreign import Given
 from edgeforge.quantize.walk import Sample
+from edgeforge.quantize.weights import palette_file
 from edgeforge.quantize.weights.fit import Method
+from edgeforge.quantize.weights.palette import Palette
 from edgeforge.stages import adapt, foreign, mixed
 from edgeforge.stages.calibrate import load_ranges
 from edgeforge.stages.samples import samples as samples_of
@@ -40,8 +43,8 @@ FLOAT = "float"
 
 
 def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
-    """Writes table.json, float/, and the QDQ model, symbolic in width, with integer inputs and outputs where codes
-    flow; precision.json when the recipe has a budget."""
+    """Writes table.json (and palettes.npz), float/, and the QDQ model, symbolic in width, with integer inputs and
+    outputs where codes flow; precision.json when the recipe has a budget."""
     source = sources["transform"]
     model = store.load(source)
     options, codes = build.recipe.quantize, build.profile.flow == "codes"
@@ -57,7 +60,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         checks = fit(build, model.clone(), samples, seen, bits, folder, given)
         _save_manifest(build, source, folder)
         found = _measure(build, folder, sources["adapt"] / adapt.REFERENCE)
-        few = footprint.four_bits(model.graph, Table.load(folder / FILE)) or options.activations == _FEW_BITS
+        forms: dict[str, Encoding | Palette] = {**Table.load(folder / FILE), **palette_file.beside(folder)}
+        few = footprint.four_bits(model.graph, forms) or options.activations == _FEW_BITS
         return checks + _gate(found, few), found.all.kl
 
     return mixed.run(build, model, samples, given.table, make, out)
@@ -95,7 +99,8 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bi
     except UnsupportedError as error:  # of an op on the way: the model is as it was
         unsearched = error.message
     unfitted = outside | {n: grid.bits for n, grid in chosen.items() if unsearched}
-    fitted = dict(held) | {w.name: w.encoding for w in weights}
+    fitted = dict(held) | {w.name: w.form for w in weights if isinstance(w.form, Encoding)}
+    palettes = {w.name: w.form for w in weights if isinstance(w.form, Palette)}
     if flow == "codes":
         table = assign.assign(model.graph, seen.ranges, bits, fitted, seen.clipped, unfitted)
         table = floors.raised(model.graph, table, build.profile.least_multiplier)
@@ -104,11 +109,14 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bi
     table.save(out / FILE)
     (out / FLOAT).mkdir()
     store.save(model, out / FLOAT)
-    store.save(qdq.quantize(store.load(out / FLOAT), table, flow), out)
-    stored = footprint.bits_per_weight(model.graph, table, half=flow == "float16")
+    if palettes:
+        palette_file.save(out / palette_file.FILE, palettes)
+    store.save(qdq.quantize(store.load(out / FLOAT), table, flow, palettes), out)
+    stored = footprint.bits_per_weight(model.graph, {**table, **palettes}, half=flow == "float16")
     whole = weight_grids.left_whole(model.graph, options, decoder, held, flow)
     return [*foreign.checks(build, model.graph, given, table), *_weight_checks(weights, unsearched, outside),
             Check("quantize: stored", stored, "bits a weight"),
+            *_palette_checks(options.palette, palettes),
             *_tuned_checks(weights, method), *(_read_checks(model.graph, table) if seen.counted else []),
             *_block_checks(options.block, table, [n for n, grid in chosen.items() if grid.block], whole)]
 
@@ -150,6 +158,15 @@ def _block_checks(block: int | None, table: Table, wanted: Sequence[str], whole:
     return [Check(f"quantize: weights in blocks of {block}", count, "weights", len(wanted)),
             Check("quantize: weights left per channel", len(whole), "weights",
                   note="; ".join(f"{name}: {why}" for name, why in whole.items()))]
+
+
+def _palette_checks(wanted: int | None, palettes: Mapping[str, Palette]) -> list[Check]:
+    """How many weights are entries of tables, and whose groups are smaller; nothing when none were asked for."""
+    if wanted is None:
+        return []
+    smaller = [f"{name}: {p.group}" for name, p in palettes.items() if p.group != wanted]
+    return [Check(f"quantize: weights with a table for {wanted} outputs", len(palettes), "weights", 1,
+                  note=f"smaller groups: {', '.join(smaller)}" if smaller else "")]
 
 
 def grids(table: Table, names: list[str]) -> dict[str, Grid]:

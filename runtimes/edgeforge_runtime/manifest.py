@@ -41,6 +41,8 @@ class Tensor:
 
     dtype is a numpy name. For unsigned integers that stand for reals,
     real = (code - zero_point) * scale; scale is None for plain floats and for token ids.
+    pieces: the file gives it as <name>_0, <name>_1, ... of so many columns, which whoever runs it
+    joins along the last axis; empty: as it is.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Tensor:
     shape: tuple[int, ...]
     scale: float | None = None
     zero_point: int = 0
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Writes manifest.json into folder."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True)
+        raw = asdict(self, dict_factory=lambda found: dict(f for f in found if f != ("pieces", ())))
+        text = json.dumps({"format": FORMAT, **raw}, indent=1, sort_keys=True)
         (folder / NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

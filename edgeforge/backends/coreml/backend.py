@@ -33,7 +33,7 @@ class CoreMLBackend:
         "Engine itself rounds is not published.",
     )
     graph_not_seen = not_seen
-    decisive = (limits.DISTRIBUTION,)
+    decisive = (limits.DISTRIBUTION, "torch")
     suffixes = (".mlpackage",)
     alike = ("core ml",)
     faults: tuple[Fault, ...] = ()

@@ -1,49 +1,37 @@
-"""A package written in a process of its own: coremltools prints, and takes gigabytes that it does not give back."""
+"""A package written in a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import tempfile
-from dataclasses import replace
+import shutil
 from pathlib import Path
 
-from edgeforge import errors
-from edgeforge.backends import process
-from edgeforge.backends.coreml.job import JOB, LOG, RESULT, Job
-from edgeforge.backends.coreml.sharing import Sharing
+from edgeforge.backends.coreml import child, limits
+from edgeforge.backends.coreml.chain import Package
+from edgeforge.backends.coreml.job import Job
 from edgeforge.errors import CompilerError, EdgeForgeError
 
-WORKER = process.module_command("edgeforge.backends.coreml.worker")
-_KINDS: dict[str, type[EdgeForgeError]] = {k.__name__: k for k in (errors.UnsupportedError, errors.CompilerError)}
-_LINES = 8
 
+def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: Path | None = None) -> list[Package]:
+    """Writes the packages that job asks for, all or none.
 
-def write(job: Job, timeout_s: float, memory_bytes: int | None = None) -> Sharing:
-    """Writes the package that job asks for; a failure leaves none.
+    Args:
+        failure: where the job goes when it fails, with its log; None: `<package>.failed`.
 
     Raises:
-        UnsupportedError: something that the Neural Engine does not take (named).
-        CompilerError: coremltools is not installed, crashed or hung; what it printed last stands in the message.
+        UnsupportedError: something that the chip does not take (named).
+        CompilerError: coremltools is not installed; ChildFailed: it crashed or hung, see child.call.
         EdgeForgeError: a file is missing or damaged, or the package is there already.
     """
-    if importlib.util.find_spec("coremltools") is None:
+    if importlib.util.find_spec(limits.DISTRIBUTION) is None:
         raise CompilerError("coremltools is not installed", 'pip install "edgeforge-toolchain[coreml]"')
     if job.package.exists():
         raise EdgeForgeError(f"{job.package} is there already", "remove it, or write to another place")
-    with tempfile.TemporaryDirectory(dir=job.package.parent, prefix=".coreml-") as scratch:
-        folder = Path(scratch)
-        made = folder / job.package.name
-        replace(job, package=made).save(folder / JOB)
-        run = process.run_child([*WORKER, str(folder / JOB)], log=folder / LOG, timeout_s=timeout_s,
-                                memory_bytes=memory_bytes, cwd=folder)
-        result = folder / RESULT
-        answer = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
-        if "refused" in answer:
-            refused = answer["refused"]
-            raise _KINDS.get(refused["kind"], EdgeForgeError)(refused["message"], refused["hint"])
-        if not run.ok or "sharing" not in answer:
-            last = "".join(f"\n    {line}" for line in run.log.strip().splitlines()[-_LINES:])
-            raise CompilerError(f"{job.package.name}: the Core ML emitter {run.ending()}{last}")
-        made.rename(job.package)
-        return Sharing(**answer["sharing"])
+    partial = job.package.with_name(f".{job.package.name}.partial")
+    failure = failure or job.package.with_name(f"{job.package.name}.failed")
+    made = child.call(f"{job.package.name}: the Core ML emitter", job.dump(), partial, failure, timeout_s, memory_bytes)
+    packages = [Package.parse(row) for row in made["packages"]]
+    for package in packages:
+        (partial / package.file).rename(job.package.with_name(package.file))
+    shutil.rmtree(partial)
+    return packages

@@ -1,30 +1,31 @@
-"""A decoder as a package: emitted in a child process, executed and compared, and put into a bundle."""
+"""A decoder as a package: emitted, executed and compared, each in a process of its own, and put into a bundle."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from edgeforge_runtime.manifest import Target
 
 from edgeforge import artifact
 from edgeforge.backends import process
-from edgeforge.backends.coreml import compiler, parity, target
+from edgeforge.backends.coreml import chain, child, compiler, limits, systems, target
+from edgeforge.backends.coreml.chain import Package
 from edgeforge.backends.coreml.coreai.job import Judge
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
-from edgeforge.backends.coreml.sharing import Sharing
+from edgeforge.backends.coreml.judge import Case
 from edgeforge.build import Build
-from edgeforge.encodings import FILE, Table
+from edgeforge.encodings import FILE
 from edgeforge.gates import Check
+from edgeforge.quantize.weights import palette_file
 
-PACKAGE, GOLDEN, VERIFY, DEVICE, TARGET = "model.mlpackage", "golden", "verify_on_mac", "device", "ane"
+PACKAGE, GOLDEN, VERIFY, DEVICE = "model.mlpackage", "golden", "verify_on_mac", "device"
 ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
-_MODEL = "Data/com.apple.CoreML/model.mlmodel"
-_LISTED = 8
+_UNITS = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
+"""what verify_on_mac.py runs on, by the target's name"""
 _FLOAT = "float"
 """in a quantize artifact: the float model that belongs to the table"""
 _IDS = Path("reference") / "ids.npy"
@@ -34,7 +35,7 @@ _IDS = Path("reference") / "ids.npy"
 def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
     """See Backend.compile."""
     wanted = build.recipe.apple.format
-    return [*(_package(build, sources, out) if wanted != "aimodel" else ()),
+    return [*(_packages(build, sources, out) if wanted != "aimodel" else ()),
             *(_asset(build, sources, out) if wanted != "mlpackage" else ())]
 
 
@@ -48,44 +49,52 @@ def _asset(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
     return judge.ask(job, settings.timeout_s, process.allowance(settings.memory_mb))
 
 
-def _package(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
+def _packages(build: Build, sources: Mapping[str, Path], out: Path) -> Iterator[Check]:
     quantized, prefill, context = sources["quantize"], build.recipe.target.prefill, build.context
+    chip, wanted = limits.apple(build.chip), build.recipe.apple
     build.say("emitting the Core ML package")
-    job = Job(quantized / _FLOAT, quantized / FILE, None, target.widths(prefill), context, out / PACKAGE)
+    tables = quantized / palette_file.FILE
+    job = Job(quantized / _FLOAT, quantized / FILE, tables if tables.is_file() else None, target.widths(prefill),
+              context, out / PACKAGE, systems.package_bytes(build.recipe, chip), wanted.kv == "state",
+              systems.system(build.recipe).specification)
     settings = build.recipe.compile
-    sharing = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb))
+    packages = compiler.write(job, settings.timeout_s, process.allowance(settings.memory_mb), build.failures / PACKAGE)
+    chain.save(out, packages)
     build.say("executing the package against the float graph")
-    ids = np.load(sources["adapt"] / _IDS)[0]
-    return [*_structure(sharing, out / PACKAGE),
-            *parity.checks(quantized, Table.load(quantized / FILE), out / PACKAGE, prefill, context, ids,
-                           build.threads, out / GOLDEN)]
+    case = Case(quantized, out, prefill, context, sources["adapt"] / _IDS, build.threads, out / GOLDEN,
+                chip.unit == "ane")
+    folder = out / ".judge.partial"
+    made = child.call(f"{PACKAGE}: its execution", case.dump(), folder, build.failures / "judge", settings.timeout_s,
+                      process.allowance(settings.memory_mb))
+    shutil.rmtree(folder)
+    yield from _weights(packages)
+    yield from (Check(**row) for row in made["checks"])
 
 
-def _structure(sharing: Sharing, package: Path) -> Iterator[Check]:
-    from edgeforge.backends.coreml import lint
-    from edgeforge.backends.coreml.interpret import program
-
-    yield Check("compile: weights", sharing.total / 2**20, "MiB")
-    yield Check("compile: weights of both functions over the larger one's", sharing.share, "x", sense="at most",
-                gate="shared_bytes")
-    functions = program.load(package)
-    found = lint.lint(functions)
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    yield Check("compile: known to leave the Neural Engine", len(found), "ops", 0, "at most",
-                note="; ".join(found[:_LISTED]) + more if found else "where an op really runs is decided on the device")
+def _weights(packages: Sequence[Package]) -> Iterator[Check]:
+    yield Check("compile: weights", sum(p.sharing.total for p in packages) / 2**20, "MiB",
+                note=f"in {len(packages)} packages" if len(packages) > 1 else "")
+    yield Check("compile: weights of both functions over the larger one's", max(p.sharing.share for p in packages), "x",
+                sense="at most", gate="shared_bytes")
 
 
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
     """See Backend.bundle."""
     decoder, compiled = artifact.load_decoder(sources["quantize"]), sources["compile"]
-    widths, found = target.widths(build.recipe.target.prefill), dict[str, Target]()
-    if (compiled / PACKAGE).is_dir():
-        for name in (PACKAGE, GOLDEN):
-            shutil.copytree(compiled / name, bundle / DEVICE / name)
-        shutil.copyfile(str(verify_on_mac.__file__), bundle / DEVICE / f"{VERIFY}.py")
-        found[TARGET] = target.target(decoder, widths, build.context, f"{DEVICE}/{PACKAGE}/{_MODEL}")
+    widths, folder = target.widths(build.recipe.target.prefill), bundle / DEVICE
+    found = dict[str, Target]()
+    folder.mkdir()
+    if (compiled / chain.FILE).is_file():
+        packages, unit = chain.load(compiled), limits.apple(build.chip).unit
+        for name in (*(p.file for p in packages), GOLDEN):
+            shutil.copytree(compiled / name, folder / name)
+        shutil.copyfile(str(verify_on_mac.__file__), folder / f"{VERIFY}.py")
+        (folder / GOLDEN / verify_on_mac.UNITS).write_text(f"{_UNITS[unit]}\n", encoding="utf-8")
+        own = chain.target(packages, f"{DEVICE}/", widths, build.context)
+        found = {unit: replace(own, options={"units": _UNITS[unit]}),
+                 target.SIMULATOR: replace(own, executor=target.SIMULATOR)}
     if (compiled / ASSET).is_dir():
-        shutil.copytree(compiled / ASSET, bundle / DEVICE / ASSET)
+        shutil.copytree(compiled / ASSET, folder / ASSET)
         made = target.target(decoder, widths, build.context, f"{DEVICE}/{ASSET}/{_PROGRAM}")
         found[ASSET_TARGET] = replace(made, executor=target.COREAI)
     return found

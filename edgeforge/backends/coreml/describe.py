@@ -10,6 +10,9 @@ from typing import Any
 from edgeforge.backends.coreml import limits
 from edgeforge.errors import CompilerError
 
+_SYSTEMS = {8: "iOS 17, macOS 14", 9: "iOS 18, macOS 15", 10: "iOS 26, macOS 26"}
+"""the oldest that read a package, by its specification version"""
+
 
 def describe(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """EdgeForgeError: no package, or a damaged one."""
@@ -28,12 +31,12 @@ def _facts(path: Path) -> dict[str, Any]:
     from edgeforge.backends.coreml import lint
     from edgeforge.backends.coreml.interpret import program
 
-    functions = program.load(path)
+    functions, version = program.load(path), program.version(path)
     try:
         against = lint.lint(functions)
     except (TypeError, ValueError, LookupError) as error:
         raise CompilerError(f"{path} is a damaged Core ML package: {type(error).__name__}: {error}") from error
-    return {"kind": "Core ML package", "path": str(path), "core_ml": "iOS 18, macOS 15",
+    return {"kind": "Core ML package", "path": str(path), "core_ml": _SYSTEMS.get(version, f"specification {version}"),
             "bytes": sum(p.stat().st_size for p in path.rglob("*") if p.is_file()),
             "speaks_against_the_neural_engine": against,
             "functions": [{"name": name, **_function(f)} for name, f in functions.items()]}

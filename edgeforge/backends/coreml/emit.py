@@ -121,7 +121,7 @@ def static(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(d) for d in shape)
 
 
-def emit(graph: ir.Graph, formats: Mapping[str, Format]) -> Any:
+def emit(graph: ir.Graph, formats: Mapping[str, Format], specification: int = mil.OLDEST) -> Any:
     """The function that computes graph, whose floats flow as float16 (mil.Function).
 
     Inputs and outputs keep their names and shapes; a cache that is written in place becomes a state.
@@ -135,7 +135,7 @@ def emit(graph: ir.Graph, formats: Mapping[str, Format]) -> Any:
     given = [v for v in graph.inputs if v not in kept]
     inputs = {str(v.name): (static(v), mil.INT32 if _whole(v) else mil.FLOAT16) for v in given}
     work = Work(formats, {*inputs, *kept.values(), *(str(v.name) for v in graph.outputs)})
-    with mil.function(inputs, {name: static(v) for v, name in kept.items()}) as made:
+    with mil.function(inputs, {name: static(v) for v, name in kept.items()}, specification) as made:
         for value, name in kept.items():
             work.hold(value, made.inputs[name])
         for value in given:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx_ir as ir
 from edgeforge_runtime.manifest import LOGITS
 from onnx_ir.passes import common
 
+from edgeforge.backends.coreml import target
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
@@ -16,8 +18,6 @@ from edgeforge.graph.edit import AR, Dim
 
 _VIEWS = {"Transpose", "Squeeze", "Unsqueeze", "Identity"}
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Tanh"}
-_ROUND = 64
-"""pieces but the last are multiples of it"""
 _TOKENS = 3
 """axis of a convolution's input"""
 
@@ -39,15 +39,14 @@ def divide(model: ir.Model, table: Table, most: int, every_row: bool = False) ->
     chain = list(_back(logits))
     head = chain[0]
     if not every_row:
-        _last_token(graph, head, chain)
+        table = _last_token(graph, table, head, chain)
     vocab = _channels(head.inputs[1])
-    count = -(-vocab // most)
-    if count == 1:
+    sizes = target.pieces(vocab, most)
+    if len(sizes) == 1:
         return table
-    size = min(most, -(-vocab // count // _ROUND) * _ROUND)
-    made, pieces = Table(table), []
-    for index, start in enumerate(range(0, vocab, size)):
-        pieces.append(_piece(graph, made, chain, index, start, min(start + size, vocab)))
+    made = Table(table)
+    cuts = pairwise(accumulate(sizes, initial=0))
+    pieces = [_piece(graph, made, chain, index, start, stop) for index, (start, stop) in enumerate(cuts)]
     place = next(i for i, v in enumerate(graph.outputs) if v is logits)
     graph.outputs[place : place + 1] = pieces
     common.RemoveUnusedNodesPass()(model)
@@ -74,13 +73,14 @@ def _back(logits: ir.Value) -> Iterator[ir.Node]:
     return reversed([*found, node])
 
 
-def _last_token(graph: ir.Graph, head: ir.Node, chain: list[ir.Node]) -> None:
+def _last_token(graph: ir.Graph, table: Table, head: ir.Node, chain: list[ir.Node]) -> Table:
+    """The head reads the last token alone; the table with the grid, if any, of what it reads now."""
     x = head.inputs[0]
     if x is None:
         raise ValueError(f"{head.name} lacks its input")
     shape = edit.known_dims(x)
     if shape[_TOKENS] == 1:
-        return
+        return table
     bounds = [edit.int_vector(graph, v) for v in ([-1], [np.iinfo(np.int32).max], [_TOKENS])]
     last = edit.node_before(head, "Slice", [x, *bounds], f"{x.name}/last", [*shape[:_TOKENS], 1])
     head.replace_input_with(0, last)
@@ -88,6 +88,8 @@ def _last_token(graph: ir.Graph, head: ir.Node, chain: list[ir.Node]) -> None:
         out = node.outputs[0]
         edit.set_shape(out, [1 if d == shape[_TOKENS] and isinstance(d, str) and AR in d else d
                              for d in edit.known_dims(out)])
+    grid = table.get(str(x.name))
+    return table if grid is None else Table({**{n: e for n, e in table.items() if n != x.name}, str(last.name): grid})
 
 
 def _channels(weight: ir.Value | None) -> int:

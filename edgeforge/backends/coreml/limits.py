@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 from collections.abc import Iterator
 
+from edgeforge.backends.coreml import systems
 from edgeforge.backends.health import Card
 from edgeforge.findings import Facts, Finding
-from edgeforge.recipe import Recipe
-from edgeforge.targets import APPLE_SYSTEMS, APPLES, AppleSystem, Chip
+from edgeforge.targets import Apple, Chip
 
 DISTRIBUTION, PINNED = "coremltools", "9.0"
+_INT8, _STEPS, _LEAST_PALETTE = 8, 3, 4
 INSTALL = f"pip install {DISTRIBUTION}=={PINNED}"
 _LANE = 32
 """a last axis that is no multiple of it is padded, or leaves the Neural Engine (Apple's coreai-models, and coremltools
 issue 2631)"""
-_COREAI = {"coreai-core": "1.0.0b3", "coreai-torch": "0.4.3"}
-INSTALL_COREAI = 'pip install "edgeforge-toolchain[coreai]"'
-_FOUR, _WIDE_STATE = 4, 128
-_STATES = (
-    ("the Neural Engine's compiler refuses some stateful graphs that it takes without states (`ANECCompile() FAILED`, "
-     "-14)", "leave apple.kv out where the app can hand the cache in"),
-    ("4-bit tables beside states crashed after some hundred steps in packages of coremltools 9.0 (issue 2716)",
-     "run device/verify_on_mac.py for long, or leave apple.kv out"),
-)
 
 
 def problem() -> str:
@@ -35,98 +28,66 @@ def problem() -> str:
     return "" if version == PINNED else f"{DISTRIBUTION} {version} is installed, and {PINNED} is what was tested"
 
 
+def versions() -> dict[str, str | None]:
+    """Of what decides what a package becomes."""
+    found = importlib.util.find_spec(DISTRIBUTION) is not None
+    return {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION) if found else None}
+
+
+def apple(chip: Chip) -> Apple:
+    """chip as what this backend builds for; ValueError: another maker's."""
+    if not isinstance(chip, Apple):
+        raise ValueError(f"{chip.name} is none of Apple's")
+    return chip
+
+
 def check(facts: Facts) -> Iterator[Finding]:
     """Everything that stands against this recipe on this chip, as far as it can be known."""
-    recipe = facts.recipe
+    recipe, chip = facts.recipe, apple(facts.chip)
     if why := problem():
         yield Finding("error", DISTRIBUTION, why, INSTALL)
-    for key in ("context", "prefill"):
-        size = getattr(recipe.target, key)
-        if size % _LANE:
-            near = max(_LANE, round(size / _LANE) * _LANE)
-            yield Finding("warning", recipe.where(f"target.{key}"), f"{size} tokens are no multiple of {_LANE}: what "
-                          "is as long may leave the Neural Engine", f"set target.{key} to {near}")
-    yield from _system(recipe)
-    yield from _asset(facts)
-    if recipe.apple.kv == "state":
-        yield from _states(facts)
+    heads, palette = facts.decoder.head_dim if facts.decoder is not None else 0, recipe.quantize.palette
+    if palette is not None and heads % palette:
+        yield Finding("recipe", recipe.where("quantize.palette"), f"tables that {palette} outputs share, and a head of "
+                      f"this model has {heads}: each head is a product of its own", "set quantize.palette to "
+                      f"{math.gcd(heads, palette)}" if math.gcd(heads, palette) >= _LEAST_PALETTE else
+                      "leave quantize.palette out")
+    if chip.unit == "ane":
+        yield from _engine(facts, chip)
+    yield from systems.check(facts, chip)
 
 
-def system(recipe: Recipe) -> AppleSystem:
-    """What the recipe's system takes."""
-    return APPLE_SYSTEMS[recipe.apple.system]
-
-
-def package_bytes(recipe: Recipe) -> int:
-    """Weights of one file, at most."""
-    return recipe.apple.package_bytes or APPLES[recipe.target.chip].package_bytes
-
-
-def coreai() -> str:
-    """Why Core AI cannot be asked here; empty when it can."""
-    missing = [name for name in ("coreai", "coreai_torch") if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{' and '.join(n.replace('_', '-') for n in missing)}: not installed"
-    found = {name: importlib.metadata.version(name) for name in _COREAI}
-    return "; ".join(f"{name} {found[name]} is installed, and {pinned} is what was tested"
-                     for name, pinned in _COREAI.items() if found[name] != pinned)
-
-
-def _system(recipe: Recipe) -> Iterator[Finding]:
-    """Formats that the recipe's system does not read."""
-    own, options, where = system(recipe), recipe.quantize, recipe.where("apple.system")
-    needed = {name: system for name, system in APPLE_SYSTEMS.items() if system.functions}
-    oldest = next(iter(needed))
-    if not own.functions:
-        yield Finding("recipe", where, f"{own.words}: a package holds one function, and prefill and decode would store "
-                      "all weights twice", f"set apple.system to {oldest}, or a later one")
-    if not own.four_bits and (options.four_bits or options.head == _FOUR):
-        yield Finding("recipe", where, f"{own.words}: no blockwise constants, so no weights of 4 bits",
-                      f"set apple.system to {oldest}, or quantize.weights and quantize.head to 8")
-    if recipe.apple.kv == "state" and not own.state:
-        yield Finding("recipe", where, f"{own.words}: no states, and apple.kv is state",
-                      f"set apple.system to {oldest}, or leave apple.kv out")
-
-
-def _asset(facts: Facts) -> Iterator[Finding]:
-    """What stands against an .aimodel."""
-    recipe, own = facts.recipe, system(facts.recipe)
-    if recipe.apple.format == "mlpackage":
-        return
-    where = recipe.where("apple.format")
-    if not own.assets:
-        yield Finding("recipe", where, f"{own.words} reads no .aimodel: Core AI is there from iOS 27, macOS 27 on",
-                      "set apple.system to ios27, or apple.format to mlpackage")
-    if recipe.apple.kv == "state":
-        yield Finding("recipe", where, "an .aimodel takes the cache as inputs here, and apple.kv is state",
-                      "leave apple.kv out, or set apple.format to mlpackage")
-    if why := coreai():
-        yield Finding("error", where, why, INSTALL_COREAI)
-    most = package_bytes(recipe)
-    if facts.estimate is not None and facts.estimate.weights > most:
-        yield Finding("recipe", where, f"{facts.estimate.weights / 2**30:.2f} GiB of weights, an .aimodel is one file, "
-                      f"and one holds {most / 2**30:.2f} GiB",
-                      "take fewer bits a weight, or set apple.format to mlpackage, which is cut")
-
-
-def _states(facts: Facts) -> Iterator[Finding]:
-    """Each trap by name: none can be tried here, and a device may well do without."""
+def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
+    """What the Neural Engine does not like."""
     recipe = facts.recipe
-    where = recipe.where("apple.kv")
-    if facts.decoder is not None and facts.decoder.head_dim % _LANE:
-        yield Finding("warning", where, f"states of heads of {facts.decoder.head_dim}: the Neural Engine refuses those "
-                      f"that are no multiple of {_LANE} wide (coremltools issue 2631)", "leave apple.kv out")
-    if recipe.target.prefill >= _WIDE_STATE:
-        yield Finding("warning", where, f"{recipe.target.prefill} tokens written at once: the Neural Engine failed at "
-                      "128, and took 16 and 32 (ANEMLL issue 27)", "set target.prefill to 32")
-    for index, (what, change) in enumerate(_STATES):
-        if index == 0 or recipe.quantize.four_bits:
-            yield Finding("warning", where, what, change)
+    for key in ("context", "prefill"):
+        if getattr(recipe.target, key) % _LANE:
+            yield Finding("warning", recipe.where(f"target.{key}"), f"{getattr(recipe.target, key)} tokens are no "
+                          f"multiple of {_LANE}: what is as long may leave the Neural Engine",
+                          f"set target.{key} to {_near(facts, key)}")
+    if recipe.quantize.activations == _INT8 and not chip.int8:
+        yield Finding("warning", recipe.where("quantize.activations"), f"8 bits, and {chip.name} multiplies int8 by "
+                      "int8 no faster than float16: A17 Pro, M4 and later do", "set quantize.activations to 16")
+
+
+def _near(facts: Facts, key: str) -> int:
+    """A multiple of _LANE near what the recipe says, that it would not be refused for: a prefill as the context holds
+    twice, a context that holds two prefills and that the model was made for."""
+    target = facts.recipe.target
+    prefill = max(target.prefill // _LANE, 1) * _LANE
+    if key == "prefill":
+        return prefill
+    least = -(-max(target.context, 2 * target.prefill + _STEPS) // _LANE) * _LANE
+    most = (facts.config or {}).get("max_position_embeddings")
+    return least if not isinstance(most, int) or least <= most else most // _LANE * _LANE
 
 
 def card(chip: Chip) -> Card:
     """The chip as Core ML sees it."""
-    size = APPLES[chip.name].package_bytes
-    return Card("Neural Engine; float16, int8 and int4 with one step a channel; iOS 18, macOS 15 or later; "
+    size, engine = apple(chip).package_bytes, apple(chip).unit == "ane"
+    form = "one step a channel" if engine else "one step a channel or block"
+    what, since = ("Neural Engine", "iOS 18, macOS 15") if engine else ("GPU", "macOS 15")
+    return Card(f"{what}; float16, int8 and int4 with {form}, tables of 4 and 6 bits; {since} or later; "
                 f"{size >> 30} GiB of weights a package",
-                {"core_ml": "iOS 18", "weights": ["float16", "int8", "int4"], "package_bytes": size})
+                {"core_ml": since.partition(",")[0], "weights": ["float16", "int8", "int4", "lut6", "lut4"],
+                 "package_bytes": size})

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from edgeforge.backends.coreml.interpret.program import Function, Op, Stored
-from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
+from edgeforge.backends.coreml.target import MOST_OUTPUTS
 
 MOST_AXES = 5
 _CHANNEL_FORMATS = {"constexpr_blockwise_shift_scale": "scale", "constexpr_lut_to_dense": "lut"}
 KNOWN = {"const", *_CHANNEL_FORMATS, "add", "sub", "mul", "real_div", "concat", "conv", "gather", "gelu", "identity",
          "layer_norm", "matmul", "relu", "reshape", "sigmoid", "silu", "slice_by_size", "softmax", "split", "sqrt",
          "tanh", "transpose",
-         "read_state", "write_state", "slice_update"}
+         "quantize", "dequantize", "read_state", "write_state", "slice_update"}
 """ops of decoders that were seen on the Neural Engine; erf and abs were not"""
 
 

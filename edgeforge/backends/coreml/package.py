@@ -15,17 +15,16 @@ from typing import Any
 
 from edgeforge.backends.coreml import mil, sharing
 from edgeforge.backends.coreml.sharing import Sharing
-from edgeforge.errors import CompilerError, EdgeForgeError
+from edgeforge.errors import EdgeForgeError
 
 SUFFIX = ".mlpackage"
 DATA = Path("Data/com.apple.CoreML")
 MODEL, WEIGHTS = DATA / "model.mlmodel", DATA / "weights" / "weight.bin"
-LARGEST_SHARE = 1.03
-"""all weights over those of the function that has most, at most: what is not shared is stored twice"""
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/apple/coremltools")
 
 
-def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
+def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str],
+          specification: int = mil.OLDEST) -> Sharing:
     """Writes path as a whole or not at all.
 
     Args:
@@ -33,32 +32,27 @@ def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping
 
     Raises:
         EdgeForgeError: path is there already, or has another suffix.
-        CompilerError: the functions do not share their weights.
     """
     if path.suffix != SUFFIX:
         raise EdgeForgeError(f"{path}: a Core ML package ends in {SUFFIX}", f"call it {path.stem}{SUFFIX}")
     if path.exists():
         raise EdgeForgeError(f"{path} is there already", "remove it, or write to another place")
     try:
-        return _write(functions, default, path, facts)
+        return _write(functions, default, path, facts, specification)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
-def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
+def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str],
+           specification: int) -> Sharing:
     weights = path / WEIGHTS
     weights.parent.mkdir(parents=True)
-    spec = mil.serialize(functions, default, weights.parent)
+    spec = mil.serialize(functions, default, weights.parent, specification)
     spec.description.metadata.userDefined.update(facts)
     (path / MODEL).write_bytes(spec.SerializeToString(deterministic=True))
     (path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")
-    found = sharing.measure(spec, weights)
-    if found.share > LARGEST_SHARE:
-        raise CompilerError(f"{path.name}: {found.total:,} bytes of weights, {found.share:.2f} times those of its "
-                            f"largest function; at most {LARGEST_SHARE}", "please report it: equal weights have "
-                            "different names in two functions")
-    return found
+    return sharing.measure(spec, weights)
 
 
 def _manifest() -> dict[str, Any]:

@@ -22,6 +22,7 @@ class SimulatorExecutor:
 
     def __init__(self, packages: Mapping[str, Path], rounding: Rounding = "float16") -> None:
         """packages: by the part's file."""
+        self.packages = dict(packages)
         self._interpreters = {file: Interpreter.open(path, rounding) for file, path in packages.items()}
         self.last: dict[tuple[str, str], tuple[Arrays, Arrays, Arrays]] = {}
 

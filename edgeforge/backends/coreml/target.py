@@ -16,11 +16,22 @@ SIMULATOR = "coreml-sim"
 COREAI = "coreai"
 """of a target that is an .aimodel"""
 PREFILL, DECODE = "prefill", "decode"
+MOST_OUTPUTS = 16384
+"""channels of one convolution; beyond, products leave the Neural Engine (ANEMLL and others split heads so)"""
+_ROUND = 64
+"""pieces but the last are multiples of it"""
 
 
 def widths(prefill: int) -> dict[str, int]:
     """New tokens of each function."""
     return {PREFILL: prefill, DECODE: 1}
+
+
+def pieces(vocab: int, most: int) -> tuple[int, ...]:
+    """Words of each output that the logits leave in; one number where they leave whole."""
+    count = -(-vocab // most)
+    size = vocab if count == 1 else min(most, -(-vocab // count // _ROUND) * _ROUND)
+    return tuple(min(size, vocab - start) for start in range(0, vocab, size))
 
 
 def target(decoder: Decoder, functions: Mapping[str, int], past: int, file: str, dtype: str = "float16") -> Target:
@@ -34,7 +45,8 @@ def target(decoder: Decoder, functions: Mapping[str, int], past: int, file: str,
     for name, ar in functions.items():
         tensors = {n: t if t.dtype == "int32" else Tensor(n, dtype, t.shape)
                    for n, t in artifact.tensors(decoder, ar, past + ar).items()}
-        tensors[LOGITS] = Tensor(LOGITS, dtype, (1, 1, decoder.vocab))
+        parted = pieces(decoder.vocab, MOST_OUTPUTS)
+        tensors[LOGITS] = Tensor(LOGITS, dtype, (1, 1, decoder.vocab), pieces=parted if len(parted) > 1 else ())
         part = Part(file, name, tuple(tensors[n] for n in decoder.input_names()),
                     tuple(tensors[n] for n in decoder.output_names()))
         graphs.append(Graph(ar, past + ar, (part,)))

@@ -45,12 +45,13 @@ def half(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
 
 
 def _codes(name: str, array: npt.NDArray[Any], form: Encoding, spelled: str) -> Var:
-    """code * step, with one step a channel."""
+    """code * step, with one step a channel, or a block of inputs."""
     _refuse(name, form)
-    axis = form.axis or 0
-    view = [-1 if a == axis else 1 for a in range(array.ndim)] if form.scale.ndim else [1] * array.ndim
-    steps = form.scale.astype(np.float16)
-    if not np.array_equal(steps.astype(np.float32), form.scale):
+    steps = form.steps().astype(np.float16)
+    view = list(steps.shape)
+    if form.block is None:
+        view = [-1 if steps.ndim and a == (form.axis or 0) else 1 for a in range(array.ndim)]
+    if not np.array_equal(steps.astype(np.float32), form.steps()):
         raise UnsupportedError(f"{name}: its steps are no float16 numbers", "the codes were chosen for steps that Core "
                                "ML cannot hold: quantize it for this chip")
     kind = mil.integers(form.bits, form.signed)
@@ -63,10 +64,7 @@ def _codes(name: str, array: npt.NDArray[Any], form: Encoding, spelled: str) -> 
 
 
 def _refuse(name: str, form: Encoding) -> None:
-    if form.block is not None:
-        raise UnsupportedError(f"{name}: blocks of {form.block} inputs with a step each, and the Neural Engine takes "
-                               "one step a channel: Core ML would run this product on the CPU",
-                               "leave quantize.block out")
+    """Blocks pass: that the Neural Engine does not take them is said before any work, and by the lint."""
     if form.bits not in _CODES:
         raise UnsupportedError(f"{name}: codes of {form.bits} bits", "Core ML stores codes of 4 or 8 bits")
 

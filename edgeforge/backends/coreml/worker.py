@@ -1,41 +1,52 @@
-"""Child process: writes one package. ``python -m edgeforge.backends.coreml.worker job.json``
+"""Child process: does one job. ``python -m edgeforge.backends.coreml.worker job.json``
 
-result.json beside the job says how it went: the package's sharing, or what was refused and why.
+result.json beside the job says how it went: what was made of it, or what was refused and why.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from edgeforge.backends import orphan
-from edgeforge.backends.coreml.job import RESULT, Job
-from edgeforge.encodings import Table
+from edgeforge.backends.coreml.child import RESULT
 from edgeforge.errors import EdgeForgeError
-from edgeforge.graph import store
-from edgeforge.quantize.weights import palette_file
+
+
+def _emit(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from edgeforge.backends.coreml import job
+
+    return job.run(job.Job.parse(raw, folder))
+
+
+def _judge(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from edgeforge.backends.coreml import judge
+
+    return judge.run(judge.Case.parse(raw))
+
+
+def _prove(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from edgeforge.backends.coreml import proof
+
+    return {"wrong": proof.product(folder / "product.mlpackage")}
+
+
+JOBS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"emit": _emit, "judge": _judge, "prove": _prove}
 
 
 def main(argv: list[str]) -> int:
     orphan.end_with_parent()
-    path = Path(argv[0])
-    job = Job.load(path)
-    result = path.with_name(RESULT)
+    path = Path(argv[0]).resolve()
+    raw = json.loads(path.read_text(encoding="utf-8"))
     try:
-        palettes = palette_file.load(job.palettes) if job.palettes is not None else {}
-        model, table = store.load(job.graph), Table.load(job.table)
-
-        from edgeforge.backends.coreml import decoder  # seconds
-
-        sharing = decoder.write(model, table, palettes, job.widths, job.past, job.package)
+        answer: dict[str, Any] = {"done": JOBS[raw["job"]](raw, path.parent)}
     except EdgeForgeError as error:
-        refused = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-        result.write_text(json.dumps({"refused": refused}) + "\n", encoding="utf-8")
-        return 1
-    result.write_text(json.dumps({"sharing": dataclasses.asdict(sharing)}) + "\n", encoding="utf-8")
-    return 0
+        answer = {"refused": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+    path.with_name(RESULT).write_text(json.dumps(answer) + "\n", encoding="utf-8")
+    return int("done" not in answer)
 
 
 if __name__ == "__main__":

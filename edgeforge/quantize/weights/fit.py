@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse
+from edgeforge.quantize.weights import gptq, lpbq, palette, refine, seqmse
 from edgeforge.quantize.weights.gram import Gram
 from edgeforge.quantize.weights.grid import Grid, Steps, minmax, shipped, steps_of
+from edgeforge.quantize.weights.palette import Palette
 
 _OUTPUTS = 8192
 """outputs treated at a time, so that an LM head fits in memory: each is a problem of its own"""
@@ -51,8 +52,11 @@ class Fitted:
         return Fitted(self.codes.to(torch.int8 if self.steps.grid.bits <= 8 else torch.int32), self.steps)
 
 
-def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted:
-    """Codes and steps for weight [n, o] (or for what it should stand for: see target.py)."""
+def fit(weight: Tensor, gram: Gram, grid: Grid, method: Method) -> Fitted | Palette:
+    """Codes and steps, or tables, for weight [n, o] (or for what it should stand for: see target.py). Tables come of a
+    search of their own: method says how often it is gone through again, and whether errors are passed on."""
+    if grid.palette is not None:
+        return palette.fit(weight, gram, grid.bits, grid.palette, method.refine, method.rounding == "gptq")
     pieces = [_fit(part.contiguous(), gram, grid, method) for part in torch.split(weight, _OUTPUTS, 1)]
     return joined(pieces)
 

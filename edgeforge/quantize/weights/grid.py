@@ -23,13 +23,15 @@ class Grid:
 
     block: inputs that share one step; None for one step a channel. lpbq: block steps are integers 1..TOP times one
     float a channel (low-power block quantization: int4 is expanded to int8 by integers on the accelerator). half: steps
-    are float16 numbers, as what computes in float16 reads them.
+    are float16 numbers, as what computes in float16 reads them. palette: outputs that share a table of 2^bits float16
+    numbers (palette.py), which then takes the steps' place.
     """
 
     bits: int
     block: int | None = None
     lpbq: bool = False
     half: bool = False
+    palette: int | None = None
 
     @property
     def low(self) -> int:

@@ -23,12 +23,16 @@ import torch
 from torch import Tensor
 
 from edgeforge.errors import EdgeForgeError
-from edgeforge.quantize.weights.gram import Gram, Loss
+from edgeforge.quantize.weights.gram import Gram
 
-_LLOYD = 40
-_CONJUGATE = 8
+_OUTPUTS = 8192
+"""outputs treated at a time, so that a head fits in memory: each group is a problem of its own"""
+_LLOYD = 100
+_CONJUGATE = 3
 _BLOCK = 64
 _TINY = 1e-20
+_ENTRY = 16
+"""bits of a table's entry"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,20 @@ class Palette:
         """Outputs that share a table."""
         return len(self.codes) // len(self.tables)
 
+    @property
+    def reals(self) -> Tensor:
+        """What the codes stand for, float32 [n, o]."""
+        return torch.from_numpy(self.dequantize()).reshape(len(self.codes), -1).T
+
+    @property
+    def stored(self) -> int:
+        """Bits of codes and tables."""
+        return self.codes.size * self.bits + self.tables.size * _ENTRY
+
+    def small(self) -> Palette:
+        """Its codes take no more bytes than they need already."""
+        return self
+
     def dequantize(self) -> npt.NDArray[np.float32]:
         """What the codes stand for."""
         tables = self.tables.astype(np.float32).repeat(self.group, 0)
@@ -59,27 +77,39 @@ class Palette:
         return Palette(self.bits, self.codes[start:stop], self.tables[start // self.group : stop // self.group])
 
 
-def fit(weight: Tensor, gram: Gram, bits: int, group: int, rounds: int = 2) -> Palette:
+def fit(weight: Tensor, gram: Gram, bits: int, group: int, rounds: int = 2, passed_on: bool = True) -> Palette:
     """The palette of weight [n, o], its codes laid [o, n, 1, 1].
+
+    Args:
+        rounds: times that tables and codes are improved in turn. passed_on: codes are first chosen with errors passed
+            on, not to nearest.
 
     Raises:
         EdgeForgeError: group does not divide the outputs.
     """
+    if weight.shape[1] % group:
+        raise EdgeForgeError(f"groups of {group} outputs do not divide {weight.shape[1]}", "take a divisor")
+    parts = [_fit(part.contiguous(), gram, bits, group, rounds, passed_on)
+             for part in torch.split(weight, max(_OUTPUTS // group, 1) * group, 1)]
+    return Palette(bits, np.concatenate([p.codes for p in parts]), np.concatenate([p.tables for p in parts]))
+
+
+def _fit(weight: Tensor, gram: Gram, bits: int, group: int, rounds: int, passed_on: bool) -> Palette:
     n, outputs = weight.shape
-    if outputs % group:
-        raise EdgeForgeError(f"groups of {group} outputs do not divide {outputs}", "take a divisor")
     found = _Search(weight, gram, group)
     tables = found.nearest_means(1 << bits)
-    codes = found.passed_on(tables)
-    best = found.loss(codes, tables)
+    codes = found.passed_on(tables) if passed_on else found.nearest(tables)
+    slope = found.slope(codes, tables)
+    best = found.loss(codes, tables, slope)
     for _ in range(rounds):
-        new_tables, new_codes = found.sorted(found.solved(codes, tables), codes)
-        new_codes = found.swept(new_codes, new_tables)
-        loss = found.loss(new_codes, new_tables)
+        new_tables, new_codes = found.sorted(found.solved(codes, tables, slope), codes)
+        new_codes, new_slope = found.swept(new_codes, new_tables)
+        loss = found.loss(new_codes, new_tables, new_slope)
         better = loss < best
         best = torch.where(better, loss, best)
         tables = torch.where(better[:, None], new_tables, tables)
-        codes = torch.where(better.repeat_interleave(group)[None], new_codes, codes)
+        columns = better.repeat_interleave(group)[None]
+        codes, slope = torch.where(columns, new_codes, codes), torch.where(columns, new_slope, slope)
     laid = codes.T.to(torch.uint8).numpy().reshape(outputs, n, 1, 1)
     return Palette(bits, np.ascontiguousarray(laid), tables.half().numpy())
 
@@ -89,11 +119,14 @@ class _Search:
 
     def __init__(self, weight: Tensor, gram: Gram, group: int) -> None:
         self._weight, self._gram, self._group = weight, gram, group
-        self._cost = Loss(gram.matrix[None])
 
-    def loss(self, codes: Tensor, tables: Tensor) -> Tensor:
+    def slope(self, codes: Tensor, tables: Tensor) -> Tensor:
+        """H e, [n, o]: the dearest thing here, so that it is handed on."""
+        return self._gram.matrix @ (self._weight - self._reals(codes, tables))
+
+    def loss(self, codes: Tensor, tables: Tensor, slope: Tensor) -> Tensor:
         """e' H e of every group."""
-        return self._grouped(self._cost((self._weight - self._reals(codes, tables))[None])[0])
+        return ((self._weight - self._reals(codes, tables)) * slope).sum(0).view(-1, self._group).sum(1)
 
     def nearest_means(self, count: int) -> Tensor:
         """Tables by k-means, each weight counted by its input's energy: from evenly spaced and from evenly filled
@@ -111,6 +144,10 @@ class _Search:
         means = torch.where((ends[0][1] <= ends[1][1])[:, None], ends[0][0], ends[1][0])
         return means.half().float().sort(1).values
 
+    def nearest(self, tables: Tensor) -> Tensor:
+        """Codes of the nearest entries."""
+        return torch.stack([self._code(row, tables) for row in self._weight])
+
     def passed_on(self, tables: Tensor) -> Tensor:
         """Codes with every input's error passed on to those still open."""
         n, order, u = len(self._weight), self._gram.order, self._gram.upper
@@ -127,13 +164,13 @@ class _Search:
         back[order] = found
         return back
 
-    def solved(self, codes: Tensor, tables: Tensor) -> Tensor:
+    def solved(self, codes: Tensor, tables: Tensor, slope: Tensor) -> Tensor:
         """The tables with the least loss for these codes, then rounded to float16.
 
         With A picking entries, A'HA t = A'Hw; an entry that nobody uses stays.
         """
         h = self._gram.matrix
-        residual = self._collect(h @ (self._weight - self._reals(codes, tables)), codes, tables)
+        residual = self._collect(slope, codes, tables)
         weight = self._collect(h.diagonal()[:, None].expand_as(self._weight), codes, tables).clamp_min(_TINY)
         tables, direction, scaled = tables.clone(), residual / weight, residual / weight
         energy = (residual * scaled).sum(1, keepdim=True)
@@ -152,11 +189,11 @@ class _Search:
         ordered, order = tables.sort(1)
         return ordered, self._reals(codes, order.argsort(1))
 
-    def swept(self, codes: Tensor, tables: Tensor) -> Tensor:
-        """One sweep over the inputs, each to its best code given all others."""
+    def swept(self, codes: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """One sweep over the inputs, each to its best code given all others; the codes and their slope."""
         n, h = len(codes), self._gram.matrix
         reals, codes = self._reals(codes, tables), codes.clone()
-        slope = h @ (self._weight - reals)
+        slope = self.slope(codes, tables)
         for start in range(0, n, _BLOCK):
             stop = min(start + _BLOCK, n)
             local, inner = slope[start:stop].clone(), h[start:stop, start:stop].contiguous()
@@ -166,7 +203,7 @@ class _Search:
                 moved[i - start] = self._reals(codes[i : i + 1], tables)[0] - reals[i]
                 local.addr_(inner[i - start], moved[i - start], alpha=-1)
             slope -= h[:, start:stop] @ moved
-        return codes
+        return codes, slope
 
     def _code(self, row: Tensor, tables: Tensor) -> Tensor:
         """The nearest entry for one input of every output, [o]."""
@@ -181,9 +218,6 @@ class _Search:
     def _split(self, array: Tensor) -> Tensor:
         """[n, o] as [groups, n, g]."""
         return array.reshape(len(array), -1, self._group).transpose(0, 1)
-
-    def _grouped(self, columns: Tensor) -> Tensor:
-        return columns.view(-1, self._group).sum(1)
 
     def _collect(self, array: Tensor, codes: Tensor, tables: Tensor) -> Tensor:
         """A' array: what stands at each entry, summed, [groups, k]."""

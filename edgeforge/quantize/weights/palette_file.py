@@ -22,6 +22,11 @@ def save(path: Path, palettes: Mapping[str, Palette]) -> None:
     np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
+def beside(folder: Path) -> dict[str, Palette]:
+    """The palettes of a quantize artifact; none where the recipe asks for none."""
+    return load(folder / FILE) if (folder / FILE).is_file() else {}
+
+
 def load(path: Path) -> dict[str, Palette]:
     """Reads what save wrote. EdgeForgeError: not there, or damaged."""
     try:

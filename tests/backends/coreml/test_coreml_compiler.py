@@ -1,8 +1,9 @@
-"""The emitter in its own process: what it writes, what it refuses, and nothing left behind when it fails."""
+"""The emitter in its own process: what it writes, what it refuses, and the job that is left when it fails."""
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path
 
 import coreml_tiny
@@ -10,10 +11,12 @@ import onnx_ir as ir
 import pytest
 from made_grids import lpbq
 
-from edgeforge.backends.coreml import compiler
+from edgeforge.backends import failed
+from edgeforge.backends.coreml import child, compiler, package
 from edgeforge.backends.coreml.job import Job
+from edgeforge.backends.ending import ChildFailed
 from edgeforge.encodings import Table
-from edgeforge.errors import CompilerError, EdgeForgeError, UnsupportedError
+from edgeforge.errors import EdgeForgeError, UnsupportedError
 from edgeforge.graph import edit, store
 from edgeforge.quantize.weights import palette_file
 
@@ -50,20 +53,28 @@ def test_a_refusal_comes_back_as_what_it_is(tmp_path: Path) -> None:
     array = edit.constant(model.graph.initializers[DOWN])
     assert array is not None
     job = _job(tmp_path, model, Table({DOWN: lpbq(array, 0, 16)}))
-    with pytest.raises(UnsupportedError, match=rf"^{DOWN}: blocks of 16 inputs") as caught:
+    with pytest.raises(UnsupportedError, match=rf"^{DOWN}: its steps are no float16 numbers") as caught:
         compiler.write(job, 120)
-    assert "quantize.block" in caught.value.hint
-    assert not list(job.package.parent.iterdir())
+    assert "quantize it for this chip" in caught.value.hint
+    assert [p.name for p in job.package.parent.iterdir()] == ["a.mlpackage.failed"], "the job, to be looked at"
 
 
-def test_a_process_that_hangs_or_dies_leaves_nothing(tmp_path: Path) -> None:
+def test_a_process_that_hangs_or_dies_leaves_its_job(tmp_path: Path) -> None:
+    """With the log and failure.json; the job does alone what it did here."""
     _, model = coreml_tiny.graph("llama")
-    job = _job(tmp_path, model)
-    with pytest.raises(CompilerError, match=r"a.mlpackage: the Core ML emitter did not finish within 0 s"):
-        compiler.write(job, 0.05)
-    with pytest.raises(CompilerError, match="needed more than its limit of 8 MiB"):
-        compiler.write(job, 120, 8 << 20)
-    assert not list(job.package.parent.iterdir())
+    job, failure = _job(tmp_path, model), tmp_path / "failed" / "a"
+    with pytest.raises(ChildFailed, match=r"a.mlpackage: the Core ML emitter did not finish within 0 s") as caught:
+        compiler.write(job, 0.05, failure=failure)
+    assert (caught.value.ending.kind, failed.recorded(failure)) == ("hung", (caught.value.ending, None))
+    with pytest.raises(ChildFailed, match="needed more than its limit of 8 MiB"):
+        compiler.write(job, 120, 8 << 20, failure)
+    ending, limit = failed.recorded(failure)
+    assert (ending and ending.kind, limit) == ("memory", 8 << 20)
+    assert not list(job.package.parent.iterdir()), "nothing half-written"
+    assert (failure / child.LOG).is_file()
+    done = subprocess.run([*child.WORKER, str(failure / child.JOB)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (failure / "a.mlpackage" / package.MODEL).is_file()
 
 
 def test_a_missing_graph_is_said(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from edgeforge.backends.coreml import decoder, head, package
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.interpret.program import Function
 from edgeforge.backends.coreml.lint import lint
-from edgeforge.backends.coreml.lower.products import MOST_OUTPUTS
+from edgeforge.backends.coreml.target import MOST_OUTPUTS
 from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import bind, edit
@@ -108,6 +108,8 @@ def test_what_has_no_lowering_is_named() -> None:
 @pytest.mark.parametrize(("body", "inputs", "named"), [
     ("y = RMSNormalization<axis=2>(x, g)", "float[1,1,4,8] x, float[4,8] g", "y: RMSNormalization over axis 2"),
     ("y = Softmax<axis=-1>(x)\n z = MatMul(y, v)", "float[1,3,4,8] x, float[1,3,8,2] v", "z: .* several heads"),
+    ("g = Neg(a)\n y = LayerNormalization(x, g)", "float[1,1,4,8] x, float[8] a", "y: a norm whose gain is computed"),
+    ("b = Neg(a)\n y = LayerNormalization(x, c, b)", "float[1,1,4,8] x, float[8] a, float[8] c", "y: a norm whose gain"),
     ("y = Conv(x, w)", "float[1,4,5,5] x, float[2,4,3,3] w", "w: a product reads a weight that is no constant"),
 ])
 def test_forms_that_are_not_lowered_are_named(body: str, inputs: str, named: str) -> None:

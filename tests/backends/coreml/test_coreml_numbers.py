@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import coreml_tiny
 import numpy as np
 import pytest
 from coreml_tiny import Emitted
+from made_grids import per_block
 from tiny import FAMILIES
 
 from edgeforge.backends.coreml import decoder
 from edgeforge.backends.coreml.interpret.program import Stored
+from edgeforge.backends.coreml.lint import lint
+from edgeforge.encodings import Encoding, Table
+from edgeforge.graph import edit
+from edgeforge.quantize import roles
+from edgeforge.quantize.products import products
 
 EXACT, ROUNDED = 100, 45
 """dB of logits: float32, and every op's outputs rounded to float16"""
@@ -39,6 +46,32 @@ def test_tables_of_groups(bits: int, tmp_path: Path) -> None:
     made, model = coreml_tiny.graph("qwen3")
     emitted = coreml_tiny.emit(tmp_path, made, model, palettes=coreml_tiny.palettes(model, bits, 4))
     _computes(emitted)
+
+
+def test_blocks_of_inputs(tmp_path: Path) -> None:
+    """What the GPU of a Mac takes, with the same graph; each block's step is stored as it is."""
+    made, model = coreml_tiny.graph("llama")
+    steps = {n: per_block(edit.constant(v), 1, 16) for n, v in roles.weights(model.graph).items() if "mlp" in n}
+    emitted = coreml_tiny.emit(tmp_path, made, model, Table(steps))
+    _computes(emitted)
+    said = lint(coreml_tiny.program(emitted))
+    assert len(said) == 2 * len(steps)
+    assert all("blocks of inputs" in s for s in said), "the Neural Engine does not take them"
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_products_of_codes_by_codes(family: str, tmp_path: Path) -> None:
+    """W8A8: every product reads int8, the head's last token too; float16 flips single codes."""
+    made, model = coreml_tiny.graph(family)
+    grid = Encoding(8, True, np.array(2.0**-4, np.float32), np.array(0))
+    read = {str(p.source.name): grid for p in products(model.graph)}
+    emitted = coreml_tiny.emit(tmp_path, made, model, Table({**coreml_tiny.table(model, 8), **read}))
+    assert min(coreml_tiny.decibels(emitted, "float32")) > EXACT
+    for function in coreml_tiny.program(emitted).values():
+        count = Counter(op.type for op in function.ops)
+        assert count["quantize"] == count["dequantize"] == len(read)
+        assert not [op for op in function.ops if op.type == "quantize" and op.outputs[0].type != "INT8"]
+    assert lint(coreml_tiny.program(emitted)) == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from made_grids import lpbq
 from edgeforge.backends.coreml import decoder, mil, package
 from edgeforge.backends.coreml.interpret.program import Op, Stored
 from edgeforge.encodings import Encoding, Table
-from edgeforge.errors import CompilerError, EdgeForgeError, UnsupportedError
+from edgeforge.errors import EdgeForgeError, UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.quantize.weights.grid import per_channel
 
@@ -90,16 +90,15 @@ def test_every_weight_is_stored_once(tmp_path: Path) -> None:
     assert 2 * parameters < emitted.sharing.total < 2 * parameters + 12000, "records and the norms' second halves"
 
 
-def test_weights_that_are_not_shared_are_an_error(tmp_path: Path) -> None:
+def test_weights_that_are_not_shared_are_counted(tmp_path: Path) -> None:
+    """The build's gate (`gates.shared_bytes`) holds this figure against its limit."""
     _, model = coreml_tiny.graph("llama")
     functions = decoder.build(model.clone(), Table(), {}, {"decode": 1}, 48)
     other = model.clone()
     for name, value in list(other.graph.initializers.items()):
         value.name = f"{name}_other"
     functions |= {"prefill": decoder.build(other, Table(), {}, {"prefill": 8}, 48)["prefill"]}
-    with pytest.raises(CompilerError, match=r"bytes of weights, [12]\.\d\d times those of its largest function"):
-        package.write(functions, "decode", tmp_path / "twice.mlpackage", {})
-    assert not list(tmp_path.iterdir()), "nothing half-written"
+    assert package.write(functions, "decode", tmp_path / "twice.mlpackage", {}).share > 1.5
 
 
 def _entry(array: np.ndarray, **changes: object) -> Encoding:
@@ -112,7 +111,7 @@ def test_what_the_neural_engine_does_not_take_is_refused(tmp_path: Path) -> None
     assert array is not None
     steps = _entry(array).scale * np.float32(1.0001)
     for entry, message in [
-            (lpbq(array, 0, 16), f"{DOWN}: blocks of 16 inputs .* one step a channel: Core ML would .* on the CPU"),
+            (lpbq(array, 0, 16), f"{DOWN}: its steps are no float16 numbers"),
             (_entry(array, bits=3), f"{DOWN}: codes of 3 bits"),
             (_entry(array, scale=steps), f"{DOWN}: its steps are no float16 numbers")]:
         with pytest.raises(UnsupportedError, match=message) as caught:

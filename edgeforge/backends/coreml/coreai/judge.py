@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgeforge import errors
 from edgeforge.backends import process
-from edgeforge.backends.coreml import limits
+from edgeforge.backends.coreml import systems
 from edgeforge.backends.coreml.coreai.job import JUDGE, LOG, VERDICT, Floats, Judge
 from edgeforge.errors import CompilerError, EdgeForgeError
 from edgeforge.gates import Check
@@ -29,8 +29,8 @@ def ask(job: Judge, timeout_s: float, memory_bytes: int | None = None) -> list[C
         UnsupportedError: a weight's format that Core AI does not take.
         CompilerError: Core AI is not installed, crashed or hung; what it printed last stands in the message.
     """
-    if why := limits.coreai():
-        raise CompilerError(why, limits.INSTALL_COREAI)
+    if why := systems.coreai():
+        raise CompilerError(why, systems.INSTALL_COREAI)
     folder = next(iter(job.assets.values())).parent
     with tempfile.TemporaryDirectory(dir=folder, prefix=".coreai-") as scratch:
         place = Path(scratch)

@@ -123,6 +123,13 @@ def _split(a: Arguments) -> tuple[Tensor, ...]:
     return torch.split(a.tensor("x"), a.numbers("split_sizes"), int(a.number("axis")))
 
 
+def _quantize(a: Arguments) -> Tensor:
+    """Rounded half to even, clipped to the codes that fit."""
+    low, high = {"int8": (-128, 127), "uint8": (0, 255)}[a.text("output_dtype", "")]
+    codes = torch.round(a.tensor("input") / a.tensor("scale")) + a.number("zero_point", 0)
+    return codes.clamp(low, high)
+
+
 RULES: dict[str, Rule] = {
     "add": _two(torch.add), "sub": _two(torch.sub), "mul": _two(torch.mul), "real_div": _two(torch.div),
     "silu": _one(functional.silu), "sigmoid": _one(torch.sigmoid), "tanh": _one(torch.tanh),
@@ -133,4 +140,5 @@ RULES: dict[str, Rule] = {
     "transpose": lambda a: a.tensor("x").permute(a.numbers("perm")),
     "conv": _conv, "matmul": _matmul, "layer_norm": _layer_norm, "slice_by_size": _slice_by_size,
     "slice_update": _slice_update, "gather": _gather,
-    "concat": _concat, "split": _split}
+    "concat": _concat, "split": _split, "quantize": _quantize,
+    "dequantize": lambda a: (a.tensor("input").float() - a.number("zero_point", 0)) * a.tensor("scale")}

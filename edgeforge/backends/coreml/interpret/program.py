@@ -84,10 +84,7 @@ def load(package: Path) -> dict[str, Function]:
     Raises:
         EdgeForgeError: no package, or a damaged one.
     """
-    try:
-        spec = mil.proto.Model_pb2.Model.FromString((package / MODEL).read_bytes())
-    except (OSError, DecodeError) as error:
-        raise EdgeForgeError(f"{package} is not a Core ML package: {error}") from error
+    spec = _read(package)
     reader = _Reader(package)
     try:
         found = {name: reader.function(f) for name, f in spec.mlProgram.functions.items()}
@@ -96,6 +93,18 @@ def load(package: Path) -> dict[str, Function]:
     if not found:
         raise EdgeForgeError(f"{package} holds no ML program", "a neural network of an older kind is not read")
     return found
+
+
+def version(package: Path) -> int:
+    """The version of Core ML's specification that it was written for; raises like load."""
+    return int(_read(package).specificationVersion)
+
+
+def _read(package: Path) -> Any:
+    try:
+        return mil.proto.Model_pb2.Model.FromString((package / MODEL).read_bytes())
+    except (OSError, DecodeError) as error:
+        raise EdgeForgeError(f"{package} is not a Core ML package: {error}") from error
 
 
 class _Reader:

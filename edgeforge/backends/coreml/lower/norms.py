@@ -18,7 +18,7 @@ def _rms(node: ir.Node, work: Work) -> Laid:
     """
     x, gain = _last(node, work), edit.constant(node.inputs[1])
     if gain is None:
-        raise UnsupportedError(f"{path(node)}: a norm whose gain is computed")
+        raise UnsupportedError(f"{path(node)}: a norm whose gain is computed", "constants are lowered")
     place = x.place(-1)
     minus = mb.mul(x=x.var, y=np.float16(-1))
     both = mb.concat(values=[x.var, minus], axis=place)
@@ -30,6 +30,9 @@ def _rms(node: ir.Node, work: Work) -> Laid:
 
 def _layer(node: ir.Node, work: Work) -> Laid:
     x = _last(node, work)
+    for i, what in ((1, "gain"), (2, "bias")):
+        if len(node.inputs) > i and node.inputs[i] is not None and edit.constant(node.inputs[i]) is None:
+            raise UnsupportedError(f"{path(node)}: a norm whose {what} is computed", "constants are lowered")
     given = {key: work.constant(_name(node, i), array.reshape(-1)) for key, i in (("gamma", 1), ("beta", 2))
              if i < len(node.inputs) and (array := edit.constant(node.inputs[i])) is not None}
     made = mb.layer_norm(x=x.var, axes=[x.place(-1)], epsilon=_epsilon(node), **given, name=work.named(node))

@@ -8,10 +8,9 @@ from edgeforge.backends.coreml import laid
 from edgeforge.backends.coreml.emit import Lowering, Work, path, static
 from edgeforge.backends.coreml.laid import Laid
 from edgeforge.backends.coreml.mil import mb
+from edgeforge.backends.coreml.target import MOST_OUTPUTS
 from edgeforge.errors import UnsupportedError
 
-MOST_OUTPUTS = 16384
-"""channels of one convolution; beyond, products leave the Neural Engine (ANEMLL and others split heads so)"""
 _POINTWISE = {"Add", "Mul", "Div", "Tanh", "Identity"}
 
 
