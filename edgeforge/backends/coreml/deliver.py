@@ -13,7 +13,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.coreml import chain, child, compiler, limits, systems, target
 from edgeforge.backends.coreml.chain import Package
-from edgeforge.backends.coreml.coreai.job import Judge
+from edgeforge.backends.coreml.coreai.judge import Judge, ask
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
 from edgeforge.backends.coreml.judge import Case
@@ -40,13 +40,11 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
 
 
 def _asset(build: Build, sources: Mapping[str, Path], out: Path) -> list[Check]:
-    from edgeforge.backends.coreml.coreai import judge
-
     build.say("Core AI: writing the asset and executing it")
     settings = build.recipe.compile
     job = Judge(sources["quantize"], sources["adapt"] / _IDS, build.recipe.target.prefill, build.context,
-                build.threads, {"float16": out / ASSET})
-    return judge.ask(job, settings.timeout_s, process.allowance(settings.memory_mb))
+                build.threads, {"float16": ASSET})
+    return ask(job, out, build.failures / ASSET, settings.timeout_s, process.allowance(settings.memory_mb))
 
 
 def _packages(build: Build, sources: Mapping[str, Path], out: Path) -> Iterator[Check]:

@@ -22,8 +22,8 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Case:
-    """folder: of the packages and packages.json. quantized: what they were made of. ids: a file of text, [windows, tokens]. golden: a folder
-    to make, see parity.checks. engine: is it for the Neural Engine?"""
+    """folder: of the packages and packages.json. quantized: what they were made of. ids: a file of text, [windows,
+    tokens]. golden: a folder to make, see parity.checks. engine: are they for the Neural Engine?"""
 
     quantized: Path
     folder: Path

@@ -1,4 +1,5 @@
-"""What each of Apple's systems reads, and what an .aimodel and states are known to stumble over, told before any work."""
+"""What each of Apple's systems reads, and what states and an .aimodel are known to stumble over; told before any
+work."""
 
 from __future__ import annotations
 

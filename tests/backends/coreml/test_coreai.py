@@ -20,7 +20,7 @@ from edgeforge_runtime.session import Session
 from edgeforge import pipeline, recipe
 from edgeforge.backends.coreml import decoder, parity, target
 from edgeforge.backends.coreml.coreai import asset, judge
-from edgeforge.backends.coreml.coreai.job import Judge
+from edgeforge.backends.coreml.coreai.judge import Judge
 from edgeforge.backends.coreml.coreai.module import GraphModule
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import EdgeForgeError
@@ -107,12 +107,12 @@ def test_an_asset_as_the_bundle_s_device_file(tmp_path: Path) -> None:
     tiny_checkpoint.make(tmp_path / "tiny", tie_word_embeddings=True)
     bundle = pipeline.build(recipe.load(_recipe(tmp_path, format="both")), lambda event: None)
     manifest = m.Manifest.load(bundle)
-    assert set(manifest.targets) == {"cpu", "ane", "coreai"}
+    assert set(manifest.targets) == {"cpu", "ane", "coreml-sim", "coreai"}
     file = bundle / manifest.targets["coreai"].graphs[0].parts[0].file
     cache = tmp_path / "out" / ".edgeforge"
     (quantized,), (adapted,) = ([p for p in (cache / s).iterdir() if p.is_dir()] for s in ("quantize", "adapt"))
-    again = Judge(quantized, adapted / "reference" / "ids.npy", 32, 96, 1, {"float16": tmp_path / "again.aimodel"})
-    found = judge.ask(again, 300)
+    again = Judge(quantized, adapted / "reference" / "ids.npy", 32, 96, 1, {"float16": "again.aimodel"})
+    found = judge.ask(again, tmp_path, tmp_path / "failed", 300)
     assert [c.name for c in found] == [f"compile: {f} by Core AI in float16 against the float graph"
                                        for f in ("prefill", "decode")]
     assert all(isinstance(c, Check) and c.passed and c.threshold == judge.LEAST_HALF_DB for c in found)

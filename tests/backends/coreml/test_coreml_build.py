@@ -20,7 +20,7 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 
 from edgeforge import check, describe, gates, pipeline, recipe, targets
 from edgeforge.backends import backend
-from edgeforge.backends.coreml import mil, package, parity
+from edgeforge.backends.coreml import chain, mil, package, parity
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret import program
 from edgeforge.backends.coreml.interpret.run import Interpreter
@@ -53,7 +53,7 @@ def bundle(root: Path) -> Path:
 
 def test_the_bundle_holds_the_package_and_its_graphs(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
-    assert set(manifest.targets) == {"cpu", "ane"}
+    assert set(manifest.targets) == {"cpu", "ane", "coreml-sim"}
     assert (bundle / "device" / "golden" / "units").read_text(encoding="utf-8") == "CPU_AND_NE\n"
     prefill, decode = manifest.targets["ane"].graphs
     assert (prefill.ar, prefill.cl, decode.ar, decode.cl) == (32, 128, 1, 97), "96 cached tokens in both"
@@ -186,8 +186,10 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     raw[200:5000] = 0  # in the first weight: the embedding's rows
     raw.tofile(weights)
     ids = np.load(adapted / "reference" / "ids.npy")[0]
-    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path / "model.mlpackage", 32, 96, ids, 1,
-                           tmp_path / "golden")
+    (compiled,) = (p.parent for p in (cache / "compile").glob(f"*/{chain.FILE}") if
+                   (p.parent / "golden").is_dir() and p.parent.name == Manifest.load(bundle).stamps["stage.compile"])
+    shutil.copyfile(compiled / chain.FILE, tmp_path / chain.FILE)
+    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path, 32, 96, ids, 1, tmp_path / "golden")
     assert len(checks) == 4
     assert min(c.value for c in checks) < 40
     limits = recipe.load(_recipe(root, "phone")).limits

@@ -65,7 +65,7 @@ class GraphModule(torch.nn.Module):
         """Arguments of forward."""
         kinds = [torch.int32 if v.dtype in (ir.DataType.INT32, ir.DataType.INT64) else self._floats
                  for v in self._graph.inputs]
-        return tuple(torch.zeros([int(d) for d in edit.known_dims(v)], dtype=kind)  # type: ignore[arg-type]
+        return tuple(torch.zeros([int(d) for d in edit.known_dims(v)], dtype=kind)
                      for v, kind in zip(self._graph.inputs, kinds, strict=True))
 
 

@@ -3,9 +3,9 @@
     pip install "coremltools>=9" numpy
     python verify_on_mac.py [--units CPU_AND_NE]
 
-Reads the packages, golden/*.npz (recorded calls) and golden/units (what it was built for) beside this file. Prints one JSON
-object; exit code 1 when an output of a function is below --least dB. Only numpy and coremltools are needed; both are
-imported on the Mac alone.
+Reads the packages, golden/*.npz (recorded calls) and golden/units (what they were built for) beside this file. Prints
+one JSON object; exit code 1 when an output of a function is below --least dB. Only numpy and coremltools are needed;
+both are imported on the Mac alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure(call: Path, units: str) -> dict[str, Any]:
     model = ct.models.MLModel(str(package), function_name=function, compute_units=ct.ComputeUnit[units])
     inputs, expected = golden(call)
     kept = side(call, STATE)
-    state = model.make_state() if kept else None
+    state: Any = model.make_state() if kept else None
     for name, array in kept.items():
         state.write_state(name, array)
     for _ in range(WARM):
