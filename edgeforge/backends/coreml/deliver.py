@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from edgeforge_runtime.manifest import Target
 
 from edgeforge import artifact
@@ -22,7 +23,7 @@ from edgeforge.encodings import FILE
 from edgeforge.gates import Check
 from edgeforge.quantize.weights import palette_file
 
-PACKAGE, GOLDEN, VERIFY, DEVICE = "model.mlpackage", "golden", "verify_on_mac", "device"
+PACKAGE, GOLDEN, VERIFY, SWIFT, DEVICE = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift", "device"
 ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
 _UNITS = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """what verify_on_mac.py runs on, by the target's name"""
@@ -87,6 +88,9 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
         for name in (*(p.file for p in packages), GOLDEN):
             shutil.copytree(compiled / name, folder / name)
         shutil.copyfile(str(verify_on_mac.__file__), folder / f"{VERIFY}.py")
+        shutil.copyfile(Path(str(verify_on_mac.__file__)).with_name(SWIFT), folder / SWIFT)
+        for name, table in artifact.load_rope(sources["quantize"]).items():  # Swift reads no .npz
+            (folder / f"{name}.f16").write_bytes(np.ascontiguousarray(table, "<f2").tobytes())
         (folder / GOLDEN / verify_on_mac.UNITS).write_text(f"{_UNITS[unit]}\n", encoding="utf-8")
         own = chain.target(packages, f"{DEVICE}/", widths, build.context)
         found = {unit: replace(own, options={"units": _UNITS[unit]}),

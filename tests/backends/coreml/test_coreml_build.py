@@ -130,7 +130,8 @@ def test_tables_are_reported(looked_up: Path) -> None:
 def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
     """Here without the Mac: the recorded calls are the package's, and the script's own measure holds them equal."""
     device = bundle / "device"
-    assert sorted(p.name for p in device.iterdir()) == ["golden", "model.mlpackage", "verify_on_mac.py"]
+    assert sorted(p.name for p in device.iterdir()) == [
+        "Decode.swift", "golden", "model.mlpackage", "position_ids_cos.f16", "position_ids_sin.f16", "verify_on_mac.py"]
     interpreter = Interpreter.open(device / "model.mlpackage")
     for name in ("prefill", "decode"):
         inputs, expected = verify_on_mac.golden(device / "golden" / f"{name}.npz")

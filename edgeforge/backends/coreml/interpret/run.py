@@ -60,6 +60,10 @@ class Interpreter:
                 del values[name]
         return {name: np.asarray(values[name]) for name in called.outputs}
 
+    def keep(self, states: Mapping[str, npt.NDArray[Any]]) -> None:
+        """From now on the states are these, by name."""
+        self.states |= {name: torch.from_numpy(array.astype(np.float32)) for name, array in states.items()}
+
     def _input(self, declared: Typed, given: Mapping[str, npt.NDArray[Any]]) -> Tensor:
         array = given.get(declared.name)
         if array is None or array.shape != declared.shape:
