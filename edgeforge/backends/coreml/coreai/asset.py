@@ -4,7 +4,6 @@ and an .aimodel executed here."""
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from edgeforge.backends.coreml.coreai.module import GraphModule
 from edgeforge.errors import EdgeForgeError
 
 SUFFIX = ".aimodel"
-_METADATA, _DATE, _FIXED = "metadata.json", "creationDate", "20000101T000000Z"
 
 with warnings.catch_warnings():  # it was validated with torch 2.13.0, and says so of 2.13.0+cpu
     warnings.simplefilter("ignore")
@@ -41,7 +39,8 @@ class Entry:
 
 
 def write(entries: Mapping[str, Entry], path: Path) -> None:
-    """Writes the functions as path; equal weights are stored once, and equal functions make equal bytes.
+    """Writes the functions as path; equal weights are stored once. Core AI's serialiser makes other bytes of the same
+    program in every process, so that two builds of an asset can be compared by what they compute alone.
 
     Raises:
         EdgeForgeError: path is there already, or has another suffix.
@@ -57,15 +56,9 @@ def write(entries: Mapping[str, Entry], path: Path) -> None:
                                        input_names=entry.inputs, output_names=entry.outputs, entrypoint_name=name)
     try:
         converter.to_coreai().save_asset(path.resolve())
-        _without_date(path / _METADATA)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
-
-
-def _without_date(path: Path) -> None:
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(raw | {_DATE: _FIXED}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 class CoreAiExecutor:
