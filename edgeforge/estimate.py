@@ -25,8 +25,6 @@ EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight
 _BIAS_BYTES, _FLOAT_BYTES, _HALF, _TABLES = 4, 4, 16, (4, 6)
 _LIBRARIES, _COMPILER, _COMPILER_A_WEIGHT = 700 << 20, 300 << 20, 15
 """bytes that torch and onnxruntime take before there is a model, that the compiler takes, and takes for each weight"""
-_BUILDER_A_BYTE = 7
-"""bytes that TensorRT's builder takes for each byte of weights: 3.4 GB for 485 MB"""
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,13 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     if half:
         kv = kv_bytes(decoder, recipe.target.context, _HALF)
         own = 0 if not head and not bits.rounded else top  # what is rounded has no more part in the table
-        made = (Part("engine", table * _HALF // 8 + sum(weights) + own, bits.weights, kv, logits),)
+        made = (Part(decoder.profile.binary, table * _HALF // 8 + sum(weights) + own, bits.weights, kv, logits),)
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
     largest = max(p.weights * 8 // p.bits for p in made)
-    compilers = _BUILDER_A_BYTE * made[0].weights if half else 2 * (_COMPILER + _COMPILER_A_WEIGHT * largest)
+    a_byte, a_weight = decoder.profile.builder
+    compilers = (a_byte * made[0].weights + a_weight * count if half else
+                 2 * (_COMPILER + _COMPILER_A_WEIGHT * largest))
     return Estimate(made, max(weights), count * _FLOAT_BYTES, reference, compilers)
 
 

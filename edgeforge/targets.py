@@ -26,8 +26,9 @@ class Profile:
     reads second have to be signed (graph/operand.py). flow: what lies between operators, codes on integer grids or
     float16. activation_bits: what a recipe may ask for as `quantize.activations`. blocks: inputs that may share a step
     of a 4-bit weight; where codes flow it is a whole number of its channel's (LPBQ), else a float16 of its own.
-    tables: bits of weights that may be entries of a table (`quantize.palette`). transforms: what a recipe applies that
-    does not say. whole_steps: why there are no blocks.
+    whole_steps: why there are none. tables: bits of weights that may be entries of a table (`quantize.palette`).
+    binary: what one compiled graph of all layers is called. builder: memory that making it takes, bytes for each byte
+    of weights and for each weight. transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Profile:
     blocks: tuple[int, ...] = (16, 32, 64)
     whole_steps: str = ""
     tables: tuple[int, ...] = ()
+    binary: str = ""
+    builder: tuple[int, int] = (0, 0)
     transforms: tuple[Transform, ...] = ("rotate", "equalize_kv", "split_outliers")
 
     @property
@@ -61,11 +64,14 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
 """its multipliers end at 2^-24: below, a channel of 6e-8 of the output's range saturates (tried, on the emulator)"""
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
-              flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",))
-"""scores may lie further apart than 50, and here no grid has to hold the mask; half of float16's range is left"""
+              flow="float16", activation_bits=(8, 16), blocks=(16, 32, 64, 128), transforms=("rotate",),
+              binary="engine", builder=(7, 0))
+"""its builder took 3.4 GB for 485 MB of weights; scores may lie further apart than 50, and here no grid has to hold the
+mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
               flow="float16", activation_bits=(8, 16), blocks=(), tables=(4, 6), whole_steps="Core ML runs products of "
-              "blocks on the CPU, not on the Neural Engine", transforms=("rotate",))
+              "blocks on the CPU, not on the Neural Engine", transforms=("rotate",), binary="package",
+              builder=(0, 12))
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
 on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16"""
 METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="")

@@ -1,5 +1,6 @@
-"""Two real models that are only reported on: their shipped recipes as far as the quantized model, which has to hold its
-gates. Their packages may vanish from the package index, and then there is nothing to report."""
+"""Two real models that are only reported on: their shipped recipes as far as the quantized model, for an iPhone as far
+as the package, which have to hold their gates. Their packages may vanish from the package index, and then there is
+nothing to report."""
 
 from __future__ import annotations
 
@@ -19,36 +20,38 @@ ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.nightly
 
 
-MODELS = {"qwen2.5-coder-0.5b-instruct": "qwen2.5-coder-0.5b-w4-qnn.yaml", "gemma-3-270m": "gemma-3-270m-w4-qnn.yaml"}
-"""names of scripts/fetch_models.py, and the recipes"""
+RECIPES = {"qwen2.5-coder-0.5b-w4-qnn": ("qwen2.5-coder-0.5b-instruct", "export"),
+           "gemma-3-270m-w4-qnn": ("gemma-3-270m", "export"), "gemma-3-270m-iphone": ("gemma-3-270m", "bundle")}
+"""the models by their names in scripts/fetch_models.py, and the first stage that is not wanted"""
 
 
 class _EnoughError(Exception):
     """The quantized model is there, and what comes behind it is not wanted."""
 
 
-@pytest.fixture(params=MODELS)
-def checkpoint(request: pytest.FixtureRequest) -> str:
-    """The name of one that is there, or was fetched."""
-    name: str = request.param
+@pytest.fixture(params=RECIPES)
+def shipped(request: pytest.FixtureRequest) -> str:
+    """The name of a recipe whose checkpoint is there, or was fetched."""
+    name = RECIPES[request.param][0]
     script = ROOT / "scripts" / "fetch_models.py"
     fetched = subprocess.run([sys.executable, script, name, ROOT / "models" / name],
                              capture_output=True, text=True, timeout=1800, check=False)
     if fetched.returncode:
         pytest.skip(f"{name} can't be had: {fetched.stderr.strip()}")
-    return name
+    return str(request.param)
 
 
-def test_the_quantized_model_holds_its_gates(checkpoint: str, tmp_path: Path) -> None:
-    raw = yaml.safe_load((ROOT / "recipes" / MODELS[checkpoint]).read_text(encoding="utf-8"))
-    raw |= {"model": str(ROOT / "models" / checkpoint), "out": str(tmp_path / "bundle")}
+def test_the_quantized_model_holds_its_gates(shipped: str, tmp_path: Path) -> None:
+    name, behind = RECIPES[shipped]
+    raw = yaml.safe_load((ROOT / "recipes" / f"{shipped}.yaml").read_text(encoding="utf-8"))
+    raw |= {"model": str(ROOT / "models" / name), "out": str(tmp_path / "bundle")}
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     checks: dict[str, Check] = {}
 
     def tell(event: pipeline.Event) -> None:
         checks.update({check.name: check for check in event.checks})
-        if event.stage == "export":
+        if event.stage == behind:
             raise _EnoughError
 
     with contextlib.suppress(_EnoughError):
