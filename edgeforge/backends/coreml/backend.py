@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeforge.backends.coreml import limits
+from edgeforge.backends.coreml import limits, systems
 from edgeforge.backends.coreml.target import COREAI, EXECUTOR, SIMULATOR
 from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
@@ -33,7 +33,7 @@ class CoreMLBackend:
         "Engine itself rounds is not published.",
     )
     graph_not_seen = not_seen
-    decisive = (limits.DISTRIBUTION, "torch")
+    decisive = (limits.DISTRIBUTION, "torch", *systems.COREAI)
     suffixes = (".mlpackage",)
     alike = ("core ml",)
     faults: tuple[Fault, ...] = ()
@@ -71,11 +71,20 @@ class CoreMLBackend:
 
             return SimulatorExecutor.of(target, folder)
 
-        return {SIMULATOR: simulated}
+        def first_party(target: Target, folder: Path) -> Executor:
+            from edgeforge_runtime.errors import ExecutorError
+
+            if why := systems.coreai():
+                raise ExecutorError(f"this target needs Core AI: {why}; {systems.INSTALL_COREAI}")
+            from edgeforge.backends.coreml.coreai.asset import CoreAiExecutor
+
+            return CoreAiExecutor((folder / target.graphs[0].parts[0].file).parent, "float16")
+
+        return {SIMULATOR: simulated, COREAI: first_party}
 
     def caution(self, target: Target) -> str:
         if target.executor == COREAI:
-            return "is for Core AI, on iOS 27 or macOS 27: the build has executed it here, and compiling it needs a Mac"
+            return "Apple's Core AI runtime on this CPU, in float16: slow, and no device"
         if target.executor == SIMULATOR:
             return "the package, executed here op by op: true to float16, slow, and no device"
         return ("runs on Apple's devices alone: device/verify_on_mac.py in the bundle tries it on a Mac"

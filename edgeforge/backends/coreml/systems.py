@@ -11,7 +11,7 @@ from edgeforge.findings import Facts, Finding
 from edgeforge.recipe import Recipe
 from edgeforge.targets import APPLE_SYSTEMS, Apple, AppleSystem
 
-_COREAI = {"coreai-core": "1.0.0b3", "coreai-torch": "0.4.3"}
+COREAI = {"coreai-core": "1.0.0b3", "coreai-torch": "0.4.3"}
 INSTALL_COREAI = 'pip install "edgeforge-toolchain[coreai]"'
 _FOUR, _FLOAT16, _WIDE_STATE, _LANE = 4, 16, 128, 32
 _STATES = (
@@ -45,9 +45,9 @@ def coreai() -> str:
     missing = [name for name in ("coreai", "coreai_torch") if importlib.util.find_spec(name) is None]
     if missing:
         return f"{' and '.join(n.replace('_', '-') for n in missing)}: not installed"
-    found = {name: importlib.metadata.version(name) for name in _COREAI}
+    found = {name: importlib.metadata.version(name) for name in COREAI}
     return "; ".join(f"{name} {found[name]} is installed, and {pinned} is what was tested"
-                     for name, pinned in _COREAI.items() if found[name] != pinned)
+                     for name, pinned in COREAI.items() if found[name] != pinned)
 
 
 def _system(recipe: Recipe) -> Iterator[Finding]:

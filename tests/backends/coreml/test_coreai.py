@@ -22,6 +22,7 @@ from edgeforge.backends.coreml import decoder, parity, target
 from edgeforge.backends.coreml.coreai import asset, judge
 from edgeforge.backends.coreml.coreai.judge import Judge
 from edgeforge.backends.coreml.coreai.module import GraphModule
+from edgeforge.cli import _guarded, app
 from edgeforge.encodings import Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
@@ -117,3 +118,5 @@ def test_an_asset_as_the_bundle_s_device_file(tmp_path: Path) -> None:
                                        for f in ("prefill", "decode")]
     assert all(isinstance(c, Check) and c.passed and c.threshold == judge.LEAST_HALF_DB for c in found)
     assert (tmp_path / "again.aimodel" / file.name).stat().st_size == file.stat().st_size
+    assert _guarded(lambda: app(["run", str(bundle), "hi", "--on", "coreai", "--max-tokens", "2", "--raw"],
+                                standalone_mode=False)) == 0

@@ -83,7 +83,7 @@ def test_the_traps_of_states_are_told_by_name(root: Path) -> None:
 
 def test_a_missing_or_another_core_ai_is_said_before(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"system": "ios27", "format": "aimodel"}
-    monkeypatch.setattr(systems, "_COREAI", {"coreai-core": "1.0.0b9", "coreai-torch": "0.4.3"})
+    monkeypatch.setattr(systems, "COREAI", {"coreai-core": "1.0.0b9", "coreai-torch": "0.4.3"})
     assert [(s, w, c) for s, w, c in _said(root, wanted)] == [
         ("error", "coreai-core 1.0.0b3 is installed, and 1.0.0b9 is what was tested", systems.INSTALL_COREAI)]
     monkeypatch.setattr(systems.importlib.util, "find_spec", lambda name: None)
