@@ -61,8 +61,13 @@ def _placed(folder: Path) -> Iterator[Check]:
     from edgeforge.backends.coreml.interpret import program
 
     packages = chain.load(folder)
-    found = [f"{p.file}: {said}" if len(packages) > 1 else said
-             for p in packages for said in lint.lint(program.load(folder / p.file))]
+    functions = {p.file: program.load(folder / p.file) for p in packages}
+    found = [f"{name}: {said}" if len(packages) > 1 else said
+             for name, held in functions.items() for said in lint.lint(held)]
+    if any(f.states for held in functions.values() for f in held.values()):
+        wide = [said for held in functions.values() for said in lint.states(held)]
+        yield Check("compile: states that the Neural Engine may refuse", len(wide), "states",
+                    note="; ".join(wide[:_LISTED]))
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     yield Check("compile: known to leave the Neural Engine", len(found), "ops", 0, "at most",
                 note="; ".join(found[:_LISTED]) + more if found else "where an op really runs is decided on the device")

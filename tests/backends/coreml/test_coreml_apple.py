@@ -17,7 +17,7 @@ from edgeforge_runtime.session import Session
 
 from edgeforge import check, pipeline, recipe
 from edgeforge.backends import require_runnable
-from edgeforge.backends.coreml import chain, systems
+from edgeforge.backends.coreml import chain, limits, systems
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret.run import Interpreter
 from edgeforge.cli import _guarded, app
@@ -88,6 +88,12 @@ def test_a_missing_or_another_core_ai_is_said_before(root: Path, monkeypatch: py
         ("error", "coreai-core 1.0.0b3 is installed, and 1.0.0b9 is what was tested", systems.INSTALL_COREAI)]
     monkeypatch.setattr(systems.importlib.util, "find_spec", lambda name: None)
     assert "coreai and coreai-torch: not installed" in [w for _, w, _ in _said(root, wanted)]
+
+
+def test_another_coremltools_is_said_before(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PINNED", "9.9")
+    assert ("error", "coremltools 9.0 is installed, and 9.9 is what was tested",
+            "pip install coremltools==9.0") in _said(root, {})
 
 
 def test_the_section_is_for_apple_s_chips(root: Path) -> None:

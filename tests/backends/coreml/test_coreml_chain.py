@@ -99,6 +99,9 @@ def test_states_are_float16_and_nothing_else_leaves_the_engine(tmp_path: Path) -
             f"past_{kind}_{i}": "FLOAT16" for kind in ("key", "value") for i in (0, 1)}
         assert {"read_state", "write_state", "slice_update"} <= {op.type for op in function.ops}
     assert lint.lint(functions) == []
+    assert [said.partition(" (")[0] for said in lint.states(functions)] == [
+        "past_key_0: 48 wide, no multiple of 32", "past_key_1: 48 wide, no multiple of 32",
+        "past_value_0: 8 wide, no multiple of 32", "past_value_1: 8 wide, no multiple of 32"]
 
 
 @pytest.mark.parametrize(("specification", "opset"), [(9, "CoreML8"), (10, "CoreML9")])
