@@ -49,10 +49,10 @@ def write(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths
         UnsupportedError: an op or a format that the Neural Engine does not take, or a layer that no package holds.
         EdgeForgeError: see package.write.
     """
-    chunks_ = chunks.cut(model, {**table, **palettes}, wanted.most)
-    names = chunks.names(path.stem, path.suffix, len(chunks_))
-    return [_package(chunk, table, palettes, widths, past, path.with_name(name), wanted)
-            for chunk, name in zip(chunks_, names, strict=True)]
+    pieces = chunks.cut(model, {**table, **palettes}, wanted.most)
+    names = chunks.names(path.stem, path.suffix, len(pieces))
+    return [_package(piece, table, palettes, widths, past, path.with_name(name), wanted)
+            for piece, name in zip(pieces, names, strict=True)]
 
 
 def _package(model: ir.Model, table: Table, palettes: Mapping[str, Palette], widths: Mapping[str, int], past: int,

@@ -34,6 +34,11 @@ def package_bytes(recipe: Recipe, chip: Apple) -> int:
 
 def check(facts: Facts, chip: Apple) -> Iterator[Finding]:
     """What stands against the recipe's section `apple` on this chip."""
+    most = package_bytes(facts.recipe, chip)
+    if facts.estimate is not None and facts.estimate.layer > most:
+        yield Finding("recipe", facts.recipe.where("apple.package_bytes"), f"one layer holds {facts.estimate.layer:,} "
+                      f"bytes of weights, and a package {most:,}",
+                      f"set apple.package_bytes to {facts.estimate.layer * 11 // 10} or more, or take fewer bits")
     yield from _system(facts.recipe)
     yield from _asset(facts, chip)
     if facts.recipe.apple.kv == "state" and chip.unit == "ane":

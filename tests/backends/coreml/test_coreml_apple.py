@@ -57,6 +57,7 @@ def _said(root: Path, apple: dict[str, Any], **more: Any) -> list[tuple[str, str
      "set quantize.activations to 16"),
     ({"system": "ios27", "format": "aimodel", "package_bytes": 100_000}, {}, "an .aimodel is one file",
      "take fewer bits"),
+    ({"package_bytes": 20_000}, {}, "one layer holds", "set apple.package_bytes to"),
 ])
 def test_what_a_system_does_not_read_is_said_before(root: Path, apple: dict[str, Any], more: dict[str, Any], what: str,
                                                     change: str) -> None:
@@ -135,6 +136,17 @@ def test_a_mac_can_repeat_each_call_with_the_state_before_it(bundle: Path) -> No
         assert set(kept) == {s.name for s in interpreter.functions[function].states}
         interpreter.keep(kept)
         assert min(verify_on_mac.compare(expected, interpreter.run(function, inputs)).values()) == np.inf
+
+
+def test_what_the_script_calls_for_states_is_there() -> None:
+    import inspect
+
+    import coremltools as ct
+    from coremltools.models.model import MLState
+
+    assert list(inspect.signature(ct.models.MLModel.predict).parameters) == ["self", "data", "state"]
+    assert list(inspect.signature(ct.models.MLModel.make_state).parameters) == ["self"]
+    assert list(inspect.signature(MLState.write_state).parameters) == ["self", "name", "value"]
 
 
 def test_the_simulator_answers_as_the_cpu_does(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
