@@ -42,7 +42,7 @@ def declared(folder: Path, *extras: str) -> set[str]:
 
 @pytest.mark.parametrize(("folder", "extras"), [
     ("edgeforge", ("qnn", "coreml", "coreai")), ("runtimes/edgeforge_runtime", ("qnn",)),
-    ("scripts", ("qnn", "tensorrt", "dev")),
+    ("scripts", ("qnn", "tensorrt", "coreml", "dev")),
 ])
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     home = ROOT / "runtimes" if folder.startswith("runtimes") else ROOT

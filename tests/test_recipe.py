@@ -109,7 +109,7 @@ def test_blocks_are_for_4_bits(tmp_path: Path, section: str) -> None:
     ("{weights: 4, budget: {bits_per_weight: 8.5}}", "quantize.budget.bits_per_weight: takes at most 8 (got 8.5)"),
     ("{weights: 4, budget: {kl: 0}}", "quantize.budget.kl: takes more than 0 (got 0)"),
     ("{budget: {kl: 0.1}}", "quantize: budget chooses between 4 and 8 bits, and weights has 8: set weights to 4"),
-    ("{exceptions: {a.*: 5}}", "quantize.exceptions.a.*: takes one of 4, 8 or 16 (got 5)"),
+    ("{exceptions: {a.*: 5}}", "quantize.exceptions.a.*: takes one of 4, 6, 8 or 16 (got 5)"),
     ("{exceptions: [a]}", "quantize.exceptions: takes keys and values (got a list)"),
     ("{encodings: ''}", "quantize.encodings: is empty; it takes a path"),
     ("{encodings: a.json, reconstruct: true}", "quantize: reconstruct moves the steps of a block's weights together, "
@@ -189,8 +189,8 @@ split: [1]
 
 
 @pytest.mark.parametrize(("section", "said"), [
-    ("quantize: {weights: true}", "4: quantize.weights: takes one of 4, 8 or 16 (got true)"),
-    ("quantize: {weights: '8'}", "4: quantize.weights: takes one of 4, 8 or 16 (got '8')"),
+    ("quantize: {weights: true}", "4: quantize.weights: takes one of 4, 6, 8 or 16 (got true)"),
+    ("quantize: {weights: '8'}", "4: quantize.weights: takes one of 4, 6, 8 or 16 (got '8')"),
     ("quantize: {activations: 4}", "4: quantize.activations: takes one of 8 or 16 (got 4)"),
     ("quantize:\n  transforms:\n  - rotate\n  - twist", "7: quantize.transforms.1: takes one of 'rotate', "),
     ("quantize: {transforms: rotate}", "4: quantize.transforms: takes a list (got 'rotate')"),

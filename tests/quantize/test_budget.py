@@ -172,7 +172,7 @@ def test_bits_are_those_of_the_weights_that_ship(block: int | None) -> None:
     found = sensitivity.choices(model, feeds, grids, True, lambda text: None)
     for index, wanted in enumerate((grids, {name: Grid(8) for name in grids})):
         fitted = sequential.quantize(model.clone(), feeds, wanted, PRESETS["fast"], lambda text: None)
-        stored = {w.name: footprint.stored_bits(w.count, w.encoding) for w in fitted}
+        stored = {w.name: footprint.stored_bits(w.count, w.form) for w in fitted}
         assert stored == {c.name: c.stored[index] for c in found}
 
 

@@ -118,7 +118,7 @@ def test_a_tuning_that_is_thrown_away_is_told(monkeypatch: pytest.MonkeyPatch) -
     found = sequential.quantize(model.clone(), samples(made), grids(model), method, lambda text: None)
     assert said(found, method) == ["0 of 15: 1 lie between no two places where one value holds all; 14 in blocks that "
                                    "tuning did not bring nearer"]
-    assert all(equal(a.encoding, b.encoding) for a, b in zip(plain, found, strict=True))
+    assert all(equal(a.form, b.form) for a, b in zip(plain, found, strict=True))
 
 
 def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_tuned_model_is_on_its_grid_and_nearer(tmp_path: Path) -> None:
         for weight in weights:
             array = edit.constant(copy.graph.initializers[weight.name])
             assert array is not None
-            np.testing.assert_array_equal(weight.encoding.dequantize(weight.encoding.quantize(array)), array)
+            np.testing.assert_array_equal(weight.form.dequantize(weight.form.quantize(array)), array)
         found[tuned] = sqnr_db(wanted, run(copy, tmp_path / str(tuned), prefill(made))["logits"])
     assert found[True] > found[False] + 0.1
 

@@ -120,8 +120,8 @@ def test_one_after_the_other_beats_each_alone(tmp_path: Path) -> None:
         for weight in weights:  # nothing is left to round
             array = edit.constant(copy.graph.initializers[weight.name])
             assert array is not None
-            np.testing.assert_array_equal(weight.encoding.dequantize(weight.encoding.quantize(array)), array)
-            stored, outputs = footprint.stored_bits(weight.count, weight.encoding), weight.encoding.scale.size
+            np.testing.assert_array_equal(weight.form.dequantize(weight.form.quantize(array)), array)
+            stored, outputs = footprint.stored_bits(weight.count, weight.form), weight.form.scale.size
             assert stored == 4 * weight.count + 32 * outputs + 4 * weight.count // 16
         lost[name] = float(np.square(run(copy, tmp_path / name, prefill(made))["logits"] - wanted).sum())
     assert lost["balanced"] < 0.5 * lost["nearest"]
