@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from edgeforge.recipe import Recipe
     from edgeforge.targets import Profile
 
-_FOUR, _READ = 4, 8
+_READ = 8
+"""bits of codes that products multiply by codes"""
 
 
 def check(recipe: Recipe) -> Iterator[Finding]:
@@ -51,12 +52,13 @@ def _float16(recipe: Recipe, profile: Profile) -> Iterator[Finding]:
     if options.encodings is not None:
         yield Finding("recipe", recipe.where("quantize.encodings"), "encodings of another tool cover a graph of "
                       f"integer codes, and {chip} computes in float16", "leave quantize.encodings out")
-    narrow = [key for key, bits in (("weights", options.weights), ("head", options.head)) if bits == _FOUR]
-    narrow += ["exceptions"] if _FOUR in options.exceptions.values() else []
+    asked = {"weights": options.weights, "head": options.head,
+             "exceptions": min(options.exceptions.values(), default=_READ)}
+    narrow = {key: bits for key, bits in asked.items() if bits < _READ}
     if options.activations == _READ and _READ in profile.activation_bits:
-        for key in narrow:
-            yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights beside 8-bit activations, and "
-                          f"{chip} multiplies codes of 8 bits by codes of 8 bits",
+        for key, bits in narrow.items():
+            yield Finding("recipe", recipe.where(f"quantize.{key}"), f"{bits}-bit weights beside 8-bit activations, "
+                          f"and {chip} multiplies codes of 8 bits by codes of 8 bits",
                           f"set quantize.{key} to 8, or quantize.activations to 16")
         if options.weights > _READ:
             yield Finding("recipe", recipe.where("quantize.activations"), f"8 bits beside weights of {options.weights}"

@@ -16,6 +16,7 @@ from edgeforge.evaluation import logits
 from edgeforge.export import aimet, record
 from edgeforge.gates import Check
 from edgeforge.graph import store
+from edgeforge.quantize.weights import palette_file
 from edgeforge.stages import adapt
 from edgeforge.stages.quantize import FLOAT
 
@@ -30,7 +31,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     calls = _vectors(build, sources)
     for index, call in enumerate(calls):
         record.save(out / VECTORS / label(call.ar, index - 1), call)
-    return [Check("export: encodings", entries, "entries"), Check("export: vectors", len(calls), "calls", 1)]
+    tables = len(palette_file.beside(sources["quantize"]))
+    note = f"{tables} weights are entries of tables, which AIMET's encodings do not know" if tables else ""
+    return [Check("export: encodings", entries, "entries", note=note), Check("export: vectors", len(calls), "calls", 1)]
 
 
 def write_encodings(quantized: Path, out: Path) -> int:

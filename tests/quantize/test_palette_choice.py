@@ -107,3 +107,8 @@ def test_a_wide_weight_is_fitted_in_pieces_as_it_would_be_whole(monkeypatch: pyt
     monkeypatch.setattr("edgeforge.quantize.weights.palette._OUTPUTS", 10)
     pieces = fit_palette(weight, Gram(x.T @ x), 4, 4)
     np.testing.assert_allclose(pieces.dequantize(), whole.dequantize(), atol=1e-3)
+
+
+def test_codes_read_no_tables(tmp_path: Path) -> None:
+    found = formats.check(_recipe(tmp_path, "apple-m4", weights=6, palette=16, activations=8))
+    assert [f.what.partition(",")[0] for f in found] == ["6-bit weights beside 8-bit activations"]

@@ -24,6 +24,7 @@ from edgeforge.backends.coreml import chain, mil, package, parity
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret import program
 from edgeforge.backends.coreml.interpret.run import Interpreter
+from edgeforge.backends.ending import ChildFailed
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import GateError
 from edgeforge.graph import edit, store
@@ -196,6 +197,17 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     limits = recipe.load(_recipe(root, "phone")).limits
     assert any(not c.passed for c in gates.judged(checks, limits))
     assert GateError.exit_code == 3
+
+
+def test_an_emitter_that_hangs_leaves_its_job(root: Path, bundle: Path) -> None:
+    """Where the README says, with the log and what reruns it alone; other vendors' compilers do the same."""
+    made = recipe.load(_recipe(root, "hung", compile={"timeout_s": 0.05}, target={
+        "chip": "apple-a19", "context": 96, "prefill": 32}))
+    with pytest.raises(ChildFailed, match="the Core ML emitter did not finish") as caught:
+        pipeline.build(made, lambda event: None)
+    (folder,) = (root / "out" / ".edgeforge" / "failed").glob("*/model.mlpackage")
+    assert {p.name for p in folder.iterdir()} >= {"job.json", "work.log", "failure.json"}
+    assert str(folder / "job.json") in caught.value.hint
 
 
 def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
