@@ -285,6 +285,21 @@ class Split(_Section):
     """Most weight bytes in one decoder part."""
 
 
+class Apple(_Section):
+    """What is made for Apple's chips, and for which of their systems."""
+
+    system: Literal["ios17", "ios18", "ios26", "ios27"] = "ios18"
+    """The oldest system that runs it: iOS 18 with macOS 15, iOS 26 with macOS 26... Later ones run it, too."""
+    format: Literal["mlpackage", "aimodel", "both"] = "mlpackage"
+    """Core ML's package, Core AI's asset (iOS 27; executed here by Apple's own runtime), or each beside the other."""
+    kv: Literal["io", "state"] = "io"
+    """Who keeps the cache: the app, which hands it in and writes what comes out (`io`), or the model (`state`). The
+    Neural Engine is known to refuse states of some sizes."""
+    package_bytes: int | None = Field(None, ge=1 << 10)
+    """Most weight bytes in one package; unset: what the chip's system loads, 1 GiB on iOS and 2 GiB on macOS. A larger
+    model becomes several packages, run in order."""
+
+
 class Compile(_Section):
     """Limits for the vendor's compiler."""
 
@@ -327,7 +342,7 @@ class Gates(_Section):
     """Where float16 flows: what is emitted (for a GPU's builder, or the package itself), run on the CPU, against the
     float graph of the same weights, at least."""
     emitted_codes_db: Decibels = 15
-    """The same for a GPU with 8-bit activations, where a value that float16 moves may round to the code beside, a whole
+    """The same in float16 with 8-bit activations, where a value that float16 moves may round to the code beside, a whole
     step off, more of them with depth (SmolLM2: int8 27, fp8 19)."""
     rounded_db: Decibels = 45
     """The same for an Apple package with every op's output rounded to float16, at least."""
@@ -362,6 +377,7 @@ class Recipe(_Section):
     calibrate: Calibrate = Calibrate()
     quantize: Quantize = Quantize()
     split: Split = Split()
+    apple: Apple = Apple()
     compile: Compile = Compile()
     gates: Gates = Gates()
 

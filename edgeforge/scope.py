@@ -29,12 +29,17 @@ _FLOAT16_ONLY = {"gates": ("emitted_db", "emitted_codes_db")}
 _READ_ONLY = {"gates": ("emitted_codes_db",)}
 """keys by section that say nothing where float16 flows and no product reads codes"""
 _CODES, _FLOAT16 = 8, 16
+_OF_MAKER = {"apple": ("Apple's chips", ("system", "format", "kv", "package_bytes"))}
+"""sections that chips of one maker read (Chip.sections): whose, and their keys"""
 
 
 def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     """The keys (section, key) that say nothing about such a model on that chip, and why. decoder: a language model."""
-    profile = targets.chip(chip).profile
-    found: dict[tuple[str, str], str] = {}
+    known = targets.chip(chip)
+    profile = known.profile
+    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, and {chip} is none of them"
+                                         for section, (whose, keys) in _OF_MAKER.items()
+                                         if section not in known.sections for key in keys}
     if not decoder:
         found |= dict.fromkeys(_pairs(_DECODERS_ONLY), "only for language models, and model.onnx is a plain graph")
     if profile.flow == "float16":

@@ -85,12 +85,14 @@ PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE, METAL)}
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip of any maker, by the name that a recipe gives it. part: the maker's own name for it."""
+    """One chip of any maker, by the name that a recipe gives it. part: the maker's own name for it. sections: of a
+    recipe, that chips of this maker alone read."""
 
     name: str
     part: str
     backend: ClassVar[str]
     profile: ClassVar[Profile]
+    sections: ClassVar[tuple[str, ...]] = ()
     rounded: ClassVar[bool] = False
     """what is compiled for it is also executed here with float16 roundings (`gates.rounded_db`)"""
 
@@ -270,13 +272,45 @@ GPUS = {gpu.name: gpu for gpu in (
 )}
 
 @dataclass(frozen=True)
-class Apple(Chip):
-    """One of Apple's chips with a Neural Engine. Each runs iOS 18 or macOS 15, from which on one package holds several
-    functions and 4-bit weights."""
+class AppleSystem:
+    """What Core ML takes from one release of Apple's systems on; iOS and the macOS of the same year are alike.
 
+    name: as a recipe says it. macos: its sibling. specification: of a package (coremltools' `specification_version`).
+    functions: several in one package. four_bits: blockwise constants, of 4 bits too, and tables of groups of channels.
+    state: caches that the model keeps (MLState). assets: Core AI's .aimodel.
+    """
+
+    name: str
+    macos: str
+    specification: int
+    functions: bool
+    four_bits: bool
+    state: bool
+    assets: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"iOS {self.name.removeprefix('ios')}, {self.macos}"
+
+
+# coremltools 9.0: target.iOS17 to iOS26, and the opsets that its ops are registered for. Core AI: its minimum_os.
+APPLE_SYSTEMS = {system.name: system for system in (
+    AppleSystem("ios17", "macOS 14", 8, functions=False, four_bits=False, state=False),
+    AppleSystem("ios18", "macOS 15", 9, functions=True, four_bits=True, state=True),
+    AppleSystem("ios26", "macOS 26", 10, functions=True, four_bits=True, state=True),
+    AppleSystem("ios27", "macOS 27", 10, functions=True, four_bits=True, state=True, assets=True),
+)}
+
+
+@dataclass(frozen=True)
+class Apple(Chip):
+    """One of Apple's chips with a Neural Engine. package_bytes: weights that one file may hold there."""
+
+    package_bytes: int
     backend: ClassVar[str] = "coreml"
     profile: ClassVar[Profile] = ANE
     rounded: ClassVar[bool] = True
+    sections: ClassVar[tuple[str, ...]] = ("apple",)
     unit: ClassVar[str] = "ane"
 
     @property
@@ -293,14 +327,18 @@ class AppleGpu(Apple):
     unit: ClassVar[str] = "gpu"
 
 
+_PHONE, _MAC = 1 << 30, 2 << 30
+"""a file of a model on iOS and on macOS, as ANEMLL cuts and Apple's coreai-models advise; beyond, loading fails"""
+
 APPLES = {apple.name: apple for apple in (
-    Apple("apple-a14", "A14 Bionic"), Apple("apple-a15", "A15 Bionic"), Apple("apple-a16", "A16 Bionic"),
-    Apple("apple-a17-pro", "A17 Pro"), Apple("apple-a18", "A18"), Apple("apple-a18-pro", "A18 Pro"),
-    Apple("apple-a19", "A19"), Apple("apple-a19-pro", "A19 Pro"), Apple("apple-m1", "M1"), Apple("apple-m2", "M2"),
-    Apple("apple-m3", "M3"), Apple("apple-m4", "M4"), Apple("apple-m5", "M5"),
+    Apple("apple-a14", "A14 Bionic", _PHONE), Apple("apple-a15", "A15 Bionic", _PHONE),
+    Apple("apple-a16", "A16 Bionic", _PHONE), Apple("apple-a17-pro", "A17 Pro", _PHONE),
+    Apple("apple-a18", "A18", _PHONE), Apple("apple-a18-pro", "A18 Pro", _PHONE), Apple("apple-a19", "A19", _PHONE),
+    Apple("apple-a19-pro", "A19 Pro", _PHONE), Apple("apple-m1", "M1", _MAC), Apple("apple-m2", "M2", _MAC),
+    Apple("apple-m3", "M3", _MAC), Apple("apple-m4", "M4", _MAC), Apple("apple-m5", "M5", _MAC),
 )}
 
-APPLES |= {gpu.name: gpu for gpu in [AppleGpu(f"{mac.name}-gpu", mac.part) for mac in APPLES.values()
+APPLES |= {gpu.name: gpu for gpu in [AppleGpu(f"{mac.name}-gpu", mac.part, mac.package_bytes) for mac in APPLES.values()
                                      if mac.part.startswith("M")]}
 
 CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}

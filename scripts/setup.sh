@@ -10,7 +10,7 @@ if [ "$(cat .venv/.edgeforge 2>/dev/null || true)" != "$wanted" ]; then
   "$python" -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-    -e ./runtimes -e ".[qnn,tensorrt,coreml,dev]"
+    -e ./runtimes -e ".[qnn,tensorrt,coreml,coreai,dev]"
   .venv/bin/python -m pip check
   echo "$wanted" > .venv/.edgeforge
 fi

@@ -41,7 +41,7 @@ def declared(folder: Path, *extras: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("folder", "extras"), [
-    ("edgeforge", ("qnn", "coreml")), ("runtimes/edgeforge_runtime", ("qnn",)),
+    ("edgeforge", ("qnn", "coreml", "coreai")), ("runtimes/edgeforge_runtime", ("qnn",)),
     ("scripts", ("qnn", "tensorrt", "coreml", "dev")),
 ])
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgeforge.errors import RecipeError
 
 if TYPE_CHECKING:  # every worker process passes through here on its way in
+    from edgeforge_runtime.executors import Executor
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.faults import Fault
@@ -74,6 +75,10 @@ class Backend(Protocol):
         """What the chip is and takes."""
         ...
 
+    def simulators(self) -> Mapping[str, Callable[[Target, Path], Executor]]:
+        """Executors for the runtime that stand for a device, by the name that a bundle's target gives."""
+        ...
+
     def caution(self, target: Target) -> str:
         """What a person should know who runs this target here; empty for another backend's, or when nothing."""
         ...
@@ -113,10 +118,13 @@ def caution(target: Target) -> str:
 
 
 def require_runnable(on: str, target: Target) -> None:
-    """RecipeError: no executor of our runtime runs this target, which was asked for by --on."""
-    from edgeforge_runtime.executors import NAMES
+    """RecipeError: no executor here runs this target, which was asked for by --on. The simulators of all backends are
+    there for the runtime from now on."""
+    from edgeforge_runtime.executors import known, register
 
-    if target.executor not in NAMES:
+    for name, opener in (pair for one in names() for pair in backend(one).simulators().items()):
+        register(name, opener)
+    if target.executor not in known():
         raise RecipeError(f"--on {on}: it {caution(target) or f'wants an executor {target.executor!r}'}",
                           "the bundle's CPU model runs here: --on cpu")
 

@@ -20,11 +20,12 @@ _OPSET = 24
 
 
 class CacheInPlace(ir.passes.InPlacePass):
-    """Concat(past, new) -> TensorScatter(cache, new, write_index); cache in and out [1, kv, context, head_dim].
+    """Concat(past, new) -> TensorScatter(cache, new, write_index); the cache in and out has `context` slots along the
+    axis of its tokens.
 
     write_index is a new graph input, int64 [1]: the slot that the first new token takes; AR slots are written from it.
 
-    Pre: symbolic AR and past, caches along axis 2 (the plain profile). Post: no dimension but AR is open, and
+    Pre: symbolic AR and past. Post: no dimension but AR is open, and
     attention reads all context slots, those without a token too (the mask forbids them; they must be finite).
 
     Raises:
@@ -55,14 +56,15 @@ class CacheInPlace(ir.passes.InPlacePass):
     def _scatter(self, graph: ir.Graph, cache: ir.Value, given: str, index: ir.Value) -> None:
         joined = edit.only_user(cache)
         new = joined.inputs[1] if joined is not None and joined.op_type == "Concat" else None
-        if joined is None or new is None or len(joined.inputs) != 2 or joined.attributes["axis"].as_int() != 2:
+        if joined is None or new is None or len(joined.inputs) != 2:
             raise UnsupportedError(f"{cache.name}: the cache is not read by one Concat along its tokens",
                                    "caches that attention reads otherwise cannot be updated in place")
+        axis = joined.attributes["axis"].as_int() % len(edit.known_dims(cache))
         place = next(i for i, v in enumerate(graph.outputs) if v.name == given)
         old = graph.outputs[place]
         old.name = f"{given}/new"
         written = edit.node_before(joined, "TensorScatter", [cache, _unmarked(new), index], given,
-                                   edit.known_dims(cache), [ir.AttrInt64("axis", 2)])
+                                   edit.known_dims(cache), [ir.AttrInt64("axis", axis)])
         graph.outputs[place] = written
         edit.replace(joined.outputs[0], written)
 

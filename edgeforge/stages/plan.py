@@ -95,9 +95,10 @@ def _float16(text: bool, ranges: bool) -> tuple[Stage, ...]:
     """
     before = (_ADAPT, _OPTIMIZE, *((_TEXT,) if text else ()), _TRANSFORM, *((_CALIBRATE,) if ranges else ()), _QUANTIZE,
               _EXPORT,
-              Stage("compile", ("adapt", "quantize", "export"), lambda r: [r.target], (*_ONNX, *_ORT), vendor=True))
-    last = Stage("bundle", tuple(s.name for s in before), lambda r: [r.target, r.limits], (*_ONNX, *_ORT), vendor=True,
-                 whence=True)
+              Stage("compile", ("adapt", "quantize", "export"), lambda r: [r.target, r.apple], (*_ONNX, *_ORT),
+                    vendor=True))
+    last = Stage("bundle", tuple(s.name for s in before), lambda r: [r.target, r.apple, r.limits], (*_ONNX, *_ORT),
+                 vendor=True, whence=True)
     there = {s.name for s in before}
     return tuple(dataclasses.replace(s, needs=tuple(n for n in s.needs if n in there)) for s in (*before, last))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeforge.backends.coreml import limits
-from edgeforge.backends.coreml.target import EXECUTOR
+from edgeforge.backends.coreml import limits, systems
+from edgeforge.backends.coreml.target import COREAI, EXECUTOR, SIMULATOR
 from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
+    from edgeforge_runtime.executors import Executor
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.faults import Fault
@@ -32,7 +33,7 @@ class CoreMLBackend:
         "Engine itself rounds is not published.",
     )
     graph_not_seen = not_seen
-    decisive = (limits.DISTRIBUTION, "torch")
+    decisive = (limits.DISTRIBUTION, "torch", *systems.COREAI)
     suffixes = (".mlpackage",)
     alike = ("core ml",)
     faults: tuple[Fault, ...] = ()
@@ -64,7 +65,28 @@ class CoreMLBackend:
     def card(self, chip: Chip) -> Card:
         return limits.card(chip)
 
+    def simulators(self) -> Mapping[str, Callable[[Target, Path], Executor]]:
+        def simulated(target: Target, folder: Path) -> Executor:
+            from edgeforge.backends.coreml.simulator import SimulatorExecutor
+
+            return SimulatorExecutor.of(target, folder)
+
+        def first_party(target: Target, folder: Path) -> Executor:
+            from edgeforge_runtime.errors import ExecutorError
+
+            if why := systems.coreai():
+                raise ExecutorError(f"this target needs Core AI: {why}; {systems.INSTALL_COREAI}")
+            from edgeforge.backends.coreml.coreai.asset import CoreAiExecutor
+
+            return CoreAiExecutor((folder / target.graphs[0].parts[0].file).parent, "float16")
+
+        return {SIMULATOR: simulated, COREAI: first_party}
+
     def caution(self, target: Target) -> str:
+        if target.executor == COREAI:
+            return "Apple's Core AI runtime on this CPU, in float16: slow, and no device"
+        if target.executor == SIMULATOR:
+            return "the package, executed here op by op: true to float16, slow, and no device"
         return ("runs on Apple's devices alone: device/verify_on_mac.py in the bundle tries it on a Mac"
                 if target.executor == EXECUTOR else "")
 

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 from edgeforge.backends.coreml import child, limits
+from edgeforge.backends.coreml.chain import Package
 from edgeforge.backends.coreml.job import Job
-from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.errors import CompilerError, EdgeForgeError
 
 
-def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: Path | None = None) -> Sharing:
-    """Writes the package that job asks for, as a whole or not at all.
+def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: Path | None = None) -> list[Package]:
+    """Writes the packages that job asks for, all or none.
 
     Args:
         failure: where the job goes when it fails, with its log; None: `<package>.failed`.
@@ -30,6 +30,8 @@ def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: 
     partial = job.package.with_name(f".{job.package.name}.partial")
     failure = failure or job.package.with_name(f"{job.package.name}.failed")
     made = child.call(f"{job.package.name}: the Core ML emitter", job.dump(), partial, failure, timeout_s, memory_bytes)
-    (partial / job.package.name).rename(job.package)
+    packages = [Package.parse(row) for row in made["packages"]]
+    for package in packages:
+        (partial / package.file).rename(job.package.with_name(package.file))
     shutil.rmtree(partial)
-    return Sharing(**made)
+    return packages

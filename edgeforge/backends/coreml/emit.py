@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeforge.backends.coreml import laid, mil, weights
+from edgeforge.backends.coreml import laid, mil, state, weights
 from edgeforge.backends.coreml.laid import Laid, Order
 from edgeforge.backends.coreml.mil import Var, mb
 from edgeforge.backends.coreml.weights import Format
@@ -29,6 +29,17 @@ class Work:
         self._values: dict[ir.Value, Laid] = {}
         self._arranged: dict[tuple[str, tuple[int | None, ...], tuple[int, ...]], Var] = {}
         self._weights: dict[str, Var] = {}
+        self._states: dict[ir.Value, Var] = {}
+
+    def hold(self, value: ir.Value, held: Var) -> None:
+        """value is a cache that the function keeps."""
+        self._states[value] = held
+
+    def state(self, value: ir.Value | None) -> Var:
+        """A cache that the function keeps."""
+        if value is None or value not in self._states:
+            raise ValueError(f"{value.name if value is not None else '?'} is no state")
+        return self._states[value]
 
     def keep(self, value: ir.Value, made: Laid) -> None:
         """made is what value is from now on."""
@@ -110,20 +121,24 @@ def static(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(d) for d in shape)
 
 
-def emit(graph: ir.Graph, formats: Mapping[str, Format]) -> Any:
+def emit(graph: ir.Graph, formats: Mapping[str, Format], specification: int = mil.OLDEST) -> Any:
     """The function that computes graph, whose floats flow as float16 (mil.Function).
 
-    Inputs and outputs keep their names and shapes.
+    Inputs and outputs keep their names and shapes; a cache that is written in place becomes a state.
 
     Raises:
         UnsupportedError: an op, a form of one or a weight's format that the Neural Engine does not take (named).
     """
     from edgeforge.backends.coreml.lower import TABLE
 
-    inputs = {str(v.name): (static(v), mil.INT32 if _whole(v) else mil.FLOAT16) for v in graph.inputs}
-    work = Work(formats, {*inputs, *(str(v.name) for v in graph.outputs)})
-    with mil.function(inputs) as made:
-        for value in graph.inputs:
+    kept = {v: state.name(str(v.name)) for v in graph.inputs if state.is_state(v)}
+    given = [v for v in graph.inputs if v not in kept]
+    inputs = {str(v.name): (static(v), mil.INT32 if _whole(v) else mil.FLOAT16) for v in given}
+    work = Work(formats, {*inputs, *kept.values(), *(str(v.name) for v in graph.outputs)})
+    with mil.function(inputs, {name: static(v) for v, name in kept.items()}, specification) as made:
+        for value, name in kept.items():
+            work.hold(value, made.inputs[name])
+        for value in given:
             var, shape = made.inputs[str(value.name)], static(value)
             rank = len(shape)
             work.keep(value, Laid(var, laid.natural(rank)[-rank:], shape))

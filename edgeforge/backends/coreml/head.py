@@ -22,9 +22,12 @@ _TOKENS = 3
 """axis of a convolution's input"""
 
 
-def divide(model: ir.Model, table: Table, most: int) -> Table:
+def divide(model: ir.Model, table: Table, most: int, every_row: bool = False) -> Table:
     """Rewrites model in place: `logits` [1, 1, vocab] of the last token, or `logits_0`, `logits_1`, ... where vocab is
     more than `most`. Returns the table with the pieces' entries.
+
+    Args:
+        every_row: [1, AR, vocab] of all tokens instead: where a prompt's last chunk ends is the caller's knowledge.
 
     Raises:
         UnsupportedError: something between the head and the logits looks across tokens or words.
@@ -35,7 +38,8 @@ def divide(model: ir.Model, table: Table, most: int) -> Table:
         raise UnsupportedError(f"the graph has no output {LOGITS!r}", "a language model's graph is compiled here")
     chain = list(_back(logits))
     head = chain[0]
-    table = _last_token(graph, table, head, chain)
+    if not every_row:
+        table = _last_token(graph, table, head, chain)
     vocab = _channels(head.inputs[1])
     sizes = target.pieces(vocab, most)
     if len(sizes) == 1:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from edgeforge.backends.coreml import child, limits
+from edgeforge.backends.coreml import child, limits, systems
 from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.errors import EdgeForgeError
 from edgeforge.targets import Chip
@@ -18,12 +18,24 @@ _NO_DEVICE = "Core ML runs on Apple's devices only; copy the bundle's device/ fo
 
 
 def tools() -> list[Tool]:
-    """An extra: a problem only when it is there and cannot be used."""
+    """Extras: a problem only when one is there and cannot be used."""
+    return [_coremltools(), _coreai()]
+
+
+def _coreai() -> Tool:
+    name, purpose = next(iter(systems.COREAI)), "writes Core AI assets and executes them here"
+    if importlib.util.find_spec("coreai") is None:
+        return Tool(name, None, purpose)
+    why = systems.coreai()
+    return Tool(name, importlib.metadata.version(name), purpose, why, systems.INSTALL_COREAI if why else "")
+
+
+def _coremltools() -> Tool:
     if importlib.util.find_spec(limits.DISTRIBUTION) is None:
-        return [Tool(limits.DISTRIBUTION, None, "writes Core ML packages")]
+        return Tool(limits.DISTRIBUTION, None, "writes Core ML packages")
     why = limits.problem()
-    return [Tool(limits.DISTRIBUTION, importlib.metadata.version(limits.DISTRIBUTION), "writes Core ML packages", why,
-                 limits.INSTALL if why else "")]
+    return Tool(limits.DISTRIBUTION, importlib.metadata.version(limits.DISTRIBUTION), "writes Core ML packages", why,
+                limits.INSTALL if why else "")
 
 
 def abilities(chip: Chip) -> Abilities:

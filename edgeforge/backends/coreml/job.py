@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """One package.
+    """One decoder.
 
     graph: folder of the float graph. table: its weights' encodings. palettes: their tables; None without any.
-    widths: new tokens of each function by name. past: cached tokens that each reads. package: where it goes.
+    widths: new tokens of each function by name. past: cached tokens that each reads. package: where it goes; of
+    several, the name that theirs are made from. most, state, specification: see decoder.Wanted.
     """
 
     graph: Path
@@ -22,22 +22,26 @@ class Job:
     widths: dict[str, int]
     past: int
     package: Path
+    most: int = 1 << 40
+    state: bool = False
+    specification: int = 9
 
     def dump(self) -> dict[str, Any]:
         """As JSON; of the package only its name, for it is written beside the job."""
         inputs = {"graph": self.graph, "table": self.table, "palettes": self.palettes}
-        return {"job": "emit", "widths": self.widths, "past": self.past, "package": self.package.name} | {
+        return {"job": "emit", "widths": self.widths, "past": self.past, "package": self.package.name,
+                "most": self.most, "state": self.state, "specification": self.specification} | {
             key: str(path.resolve()) if path is not None else None for key, path in inputs.items()}
 
     @classmethod
     def parse(cls, raw: dict[str, Any], folder: Path) -> Job:
         palettes = Path(raw["palettes"]) if raw["palettes"] else None
         return cls(Path(raw["graph"]), Path(raw["table"]), palettes, raw["widths"], raw["past"],
-                   folder / raw["package"])
+                   folder / raw["package"], raw["most"], raw["state"], raw["specification"])
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Writes the package; its sharing."""
+    """Writes the packages; what each holds."""
     from edgeforge.encodings import Table
     from edgeforge.graph import store
     from edgeforge.quantize.weights import palette_file
@@ -47,4 +51,6 @@ def run(job: Job) -> dict[str, Any]:
 
     from edgeforge.backends.coreml import decoder  # seconds
 
-    return dataclasses.asdict(decoder.write(model, table, palettes, job.widths, job.past, job.package))
+    wanted = decoder.Wanted(job.most, job.state, job.specification)
+    made = decoder.write(model, table, palettes, job.widths, job.past, job.package, wanted)
+    return {"packages": [p.dump() for p in made]}

@@ -22,11 +22,11 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Case:
-    """package, and the quantize artifact that it was made of. ids: a file of text, [windows, tokens]. golden: a folder
-    to make, see parity.checks. engine: is it for the Neural Engine?"""
+    """folder: of the packages and packages.json. quantized: what they were made of. ids: a file of text, [windows,
+    tokens]. golden: a folder to make, see parity.checks. engine: are they for the Neural Engine?"""
 
     quantized: Path
-    package: Path
+    folder: Path
     prefill: int
     context: int
     ids: Path
@@ -50,17 +50,24 @@ def run(case: Case) -> dict[str, Any]:
 
     forms: dict[str, Encoding | Palette] = {**Table.load(case.quantized / FILE), **palette_file.beside(case.quantized)}
     ids = np.load(case.ids)[0]
-    found = [*(_placed(case.package) if case.engine else ()),
-             *parity.checks(case.quantized, forms, case.package, case.prefill, case.context, ids, case.threads,
+    found = [*(_placed(case.folder) if case.engine else ()),
+             *parity.checks(case.quantized, forms, case.folder, case.prefill, case.context, ids, case.threads,
                             case.golden)]
     return {"checks": [dataclasses.asdict(c) for c in found]}
 
 
-def _placed(package: Path) -> Iterator[Check]:
-    from edgeforge.backends.coreml import lint
+def _placed(folder: Path) -> Iterator[Check]:
+    from edgeforge.backends.coreml import chain, lint
     from edgeforge.backends.coreml.interpret import program
 
-    found = lint.lint(program.load(package))
+    packages = chain.load(folder)
+    functions = {p.file: program.load(folder / p.file) for p in packages}
+    found = [f"{name}: {said}" if len(packages) > 1 else said
+             for name, held in functions.items() for said in lint.lint(held)]
+    if any(f.states for held in functions.values() for f in held.values()):
+        wide = [said for held in functions.values() for said in lint.states(held)]
+        yield Check("compile: states that the Neural Engine may refuse", len(wide), "states",
+                    note="; ".join(wide[:_LISTED]))
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     yield Check("compile: known to leave the Neural Engine", len(found), "ops", 0, "at most",
                 note="; ".join(found[:_LISTED]) + more if found else "where an op really runs is decided on the device")

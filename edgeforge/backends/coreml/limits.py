@@ -7,6 +7,7 @@ import importlib.util
 import math
 from collections.abc import Iterator
 
+from edgeforge.backends.coreml import systems
 from edgeforge.backends.health import Card
 from edgeforge.findings import Facts, Finding
 from edgeforge.targets import Apple, Chip
@@ -17,8 +18,6 @@ INSTALL = f"pip install {DISTRIBUTION}=={PINNED}"
 _LANE = 32
 """a last axis that is no multiple of it is padded, or leaves the Neural Engine (Apple's coreai-models, and coremltools
 issue 2631)"""
-_PROGRAM_BYTES = 2 << 30
-"""weights of one program on the Neural Engine, at most (as ANEForge and ANEMLL found it)"""
 
 
 def problem() -> str:
@@ -55,6 +54,7 @@ def check(facts: Facts) -> Iterator[Finding]:
                       "leave quantize.palette out")
     if chip.unit == "ane":
         yield from _engine(facts, chip)
+    yield from systems.check(facts, chip)
 
 
 def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
@@ -68,10 +68,6 @@ def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
     if recipe.quantize.activations == _INT8 and not chip.int8:
         yield Finding("warning", recipe.where("quantize.activations"), f"8 bits, and {chip.name} multiplies int8 by "
                       "int8 no faster than float16: A17 Pro, M4 and later do", "set quantize.activations to 16")
-    if facts.estimate is not None and facts.estimate.weights > _PROGRAM_BYTES:
-        yield Finding("error", recipe.where("quantize.weights"), f"{facts.estimate.weights / 2**30:.1f} GiB of "
-                      f"weights, and one program on the Neural Engine holds {_PROGRAM_BYTES >> 30} GiB",
-                      "take fewer bits a weight, or a smaller model")
 
 
 def _near(facts: Facts, key: str) -> int:
@@ -88,8 +84,10 @@ def _near(facts: Facts, key: str) -> int:
 
 def card(chip: Chip) -> Card:
     """The chip as Core ML sees it."""
-    engine = apple(chip).unit == "ane"
+    size, engine = apple(chip).package_bytes, apple(chip).unit == "ane"
     form = "one step a channel" if engine else "one step a channel or block"
     what, since = ("Neural Engine", "iOS 18, macOS 15") if engine else ("GPU", "macOS 15")
-    return Card(f"{what}; float16, int8 and int4 with {form}, tables of 4 and 6 bits; {since} or later",
-                {"core_ml": since.partition(",")[0], "weights": ["float16", "int8", "int4", "lut6", "lut4"]})
+    return Card(f"{what}; float16, int8 and int4 with {form}, tables of 4 and 6 bits; {since} or later; "
+                f"{size >> 30} GiB of weights a package",
+                {"core_ml": since.partition(",")[0], "weights": ["float16", "int8", "int4", "lut6", "lut4"],
+                 "package_bytes": size})

@@ -14,11 +14,12 @@ import numpy as np
 from edgeforge.backends.coreml.interpret.program import Function, Op, Stored
 from edgeforge.backends.coreml.target import MOST_OUTPUTS
 
-MOST_AXES = 5
+MOST_AXES, LANE = 5, 32
 _CHANNEL_FORMATS = {"constexpr_blockwise_shift_scale": "scale", "constexpr_lut_to_dense": "lut"}
 KNOWN = {"const", *_CHANNEL_FORMATS, "add", "sub", "mul", "real_div", "concat", "conv", "gather", "gelu", "identity",
          "layer_norm", "matmul", "relu", "reshape", "sigmoid", "silu", "slice_by_size", "softmax", "split", "sqrt",
-         "tanh", "transpose", "quantize", "dequantize"}
+         "tanh", "transpose",
+         "quantize", "dequantize", "read_state", "write_state", "slice_update"}
 """ops of decoders that were seen on the Neural Engine; erf and abs were not"""
 
 
@@ -26,6 +27,12 @@ def lint(functions: Mapping[str, Function]) -> list[str]:
     """What speaks against the Neural Engine, each with function and op; sorted, each once."""
     return sorted({f"{name}: {said}" for name, function in functions.items() for op in function.ops
                    for said in _op(op)})
+
+
+def states(functions: Mapping[str, Function]) -> list[str]:
+    """The states that the Neural Engine is known to refuse, each once: it may take them one day, so nothing stops."""
+    return sorted({f"{s.name}: {s.shape[-1]} wide, no multiple of {LANE} (coremltools issue 2631)"
+                   for function in functions.values() for s in function.states if s.shape[-1] % LANE})
 
 
 def _op(op: Op) -> Iterator[str]:

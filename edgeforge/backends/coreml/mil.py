@@ -34,25 +34,30 @@ with _quiet():
 Var: TypeAlias = Any
 """a value of a MIL program; coremltools has no types"""
 
-OPSET = target.iOS18
-"""iOS 18 and macOS 15: several functions in one package, blockwise constants of 4 bits"""
+OPSETS = {9: target.iOS18, 10: target.iOS26}
+"""by specification version. From 9 on, iOS 18 and macOS 15: several functions in one package, blockwise constants of 4
+bits"""
+OLDEST = 9
 _COUNTED = re.compile(r"[a-z_]+_\d+(_[a-z_]+_\d+)?")
 FLOAT16, INT32 = types.fp16, types.int32
 INT8 = "int8"
 """as `quantize` spells it"""
 
-__all__ = ["FLOAT16", "INT8", "INT32", "OPSET", "Function", "Var", "function", "integers", "mb", "proto",
+__all__ = ["FLOAT16", "INT8", "INT32", "OLDEST", "Function", "Var", "function", "integers", "mb", "proto",
            "serialize", "share", "spell"]
 
 
-def function(inputs: Mapping[str, tuple[Sequence[int], Any]]) -> Any:
-    """A context in which ops are built into one function. inputs: shape and type by name.
+def function(inputs: Mapping[str, tuple[Sequence[int], Any]], states: Mapping[str, Sequence[int]] | None = None,
+             specification: int = OLDEST) -> Any:
+    """A context in which ops are built into one function. inputs: shape and type by name. states: what the model keeps
+    between calls, float16, by name.
 
     Ops without a name are counted from 0 in each, so that the same ops make the same function.
     """
     mb.name_count.clear()
     made = {name: mb.placeholder(tuple(shape), kind) for name, (shape, kind) in inputs.items()}
-    return Function(made, opset_version=OPSET)
+    made |= {name: mb.state_tensor_placeholder(tuple(shape), FLOAT16) for name, shape in (states or {}).items()}
+    return Function(made, opset_version=OPSETS[specification])
 
 
 def integers(bits: int, signed: bool) -> Any:
@@ -77,7 +82,7 @@ def spell(name: str, taken: set[str]) -> str:
     return found
 
 
-def serialize(functions: Mapping[str, Any], default: str, weights: Path) -> Any:
+def serialize(functions: Mapping[str, Any], default: str, weights: Path, specification: int = OLDEST) -> Any:
     """The functions as a Core ML model (Model_pb2.Model); constants go into weights/weight.bin."""
     program = Program()
     for name, made in functions.items():
@@ -85,4 +90,4 @@ def serialize(functions: Mapping[str, Any], default: str, weights: Path) -> Any:
     program.default_function_name = default
     program.export_as_multifunction = True
     with _quiet():
-        return _serialize(program, str(weights), specification_version=OPSET.value)
+        return _serialize(program, str(weights), specification_version=OPSETS[specification].value)

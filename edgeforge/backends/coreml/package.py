@@ -23,7 +23,8 @@ MODEL, WEIGHTS = DATA / "model.mlmodel", DATA / "weights" / "weight.bin"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/apple/coremltools")
 
 
-def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
+def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str],
+          specification: int = mil.OLDEST) -> Sharing:
     """Writes path as a whole or not at all.
 
     Args:
@@ -37,16 +38,17 @@ def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping
     if path.exists():
         raise EdgeForgeError(f"{path} is there already", "remove it, or write to another place")
     try:
-        return _write(functions, default, path, facts)
+        return _write(functions, default, path, facts, specification)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
-def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str]) -> Sharing:
+def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping[str, str],
+           specification: int) -> Sharing:
     weights = path / WEIGHTS
     weights.parent.mkdir(parents=True)
-    spec = mil.serialize(functions, default, weights.parent)
+    spec = mil.serialize(functions, default, weights.parent, specification)
     spec.description.metadata.userDefined.update(facts)
     (path / MODEL).write_bytes(spec.SerializeToString(deterministic=True))
     (path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")

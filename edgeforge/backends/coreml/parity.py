@@ -22,7 +22,7 @@ from edgeforge_runtime.manifest import Manifest
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact
-from edgeforge.backends.coreml import activations, target
+from edgeforge.backends.coreml import activations, chain, target
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.encodings import Encoding, Floats
 from edgeforge.gates import Check
@@ -37,7 +37,7 @@ STEPS = 4
 _ROUNDINGS: tuple[Rounding, ...] = ("float32", "float16")
 
 
-def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: Path, prefill: int, context: int,
+def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], folder: Path, prefill: int, context: int,
            ids: npt.NDArray[np.int64], threads: int, golden: Path) -> list[Check]:
     """Logits after a prompt of one and a half chunks, and after each step behind it.
 
@@ -47,27 +47,42 @@ def checks(quantized: Path, formats: Mapping[str, Encoding | Palette], package: 
     """
     from edgeforge.backends.coreml.simulator import SimulatorExecutor
 
-    manifest, decoder = Manifest.load(quantized), artifact.load_decoder(quantized)
+    manifest = Manifest.load(quantized)
     rope = artifact.load_rope(quantized)
+    tokens, prompt = text(ids, prefill, context)
+    expected = reference(quantized, formats, prefill, context, tokens, threads)
+    weights = store.load(quantized / artifact.FLOAT).graph.initializers
+    own = chain.target(chain.load(folder), "", target.widths(prefill), context, "float32")
+    found: list[Check] = []
+    for rounding in _ROUNDINGS:
+        executor = SimulatorExecutor.of(own, folder, rounding)
+        made = conversation(Session(manifest, own, executor, rope), tokens, prompt)
+        found += _compared(expected, made, rounding, any(n not in weights for n in formats))
+    golden.mkdir()
+    for (file, function), (states, inputs, outputs) in executor.last.items():
+        package = f"{file.split('.')[0]}." if len(executor.packages) > 1 else ""
+        np.savez(golden / f"{package}{function}.npz", **_half(verify_on_mac.STATE, states),
+                 **_half(verify_on_mac.IN, inputs), **_half(verify_on_mac.OUT, outputs))
+    return found
+
+
+def text(ids: npt.NDArray[np.int64], prefill: int, context: int) -> tuple[list[int], int]:
+    """The conversation's tokens, and how many of them are its prompt."""
     prompt = min(prefill + max(1, prefill // 2), context - STEPS)
-    tokens = [int(t) for t in ids[: prompt + STEPS]]
+    return [int(t) for t in ids[: prompt + STEPS]], prompt
+
+
+def reference(quantized: Path, formats: Mapping[str, Encoding | Palette], prefill: int, context: int,
+              tokens: Sequence[int], threads: int) -> Floats:
+    """The float graph's logits of that conversation, on onnxruntime; see checks."""
+    decoder = artifact.load_decoder(quantized)
     with tempfile.TemporaryDirectory(prefix="edgeforge-parity-") as scratch:
         store.save(stored(store.load(quantized / artifact.FLOAT), formats), Path(scratch))
         whole = artifact.whole(decoder, [prefill, 1], context)
         shutil.copyfile(quantized / artifact.ROPE, Path(scratch) / artifact.ROPE)
-        dataclasses.replace(manifest, targets={"cpu": whole}).save(Path(scratch))
-        expected = conversation(Session.open(Path(scratch), threads=threads, exact=True), tokens, prompt)
-    weights = store.load(quantized / "float").graph.initializers
-    own = target.target(decoder, target.widths(prefill), context, package.name, "float32")
-    found: list[Check] = []
-    for rounding in _ROUNDINGS:
-        executor = SimulatorExecutor(package, rounding)
-        made = conversation(Session(manifest, own, executor, rope), tokens, prompt)
-        found += _compared(expected, made, rounding, any(n not in weights for n in formats))
-    golden.mkdir()
-    for function, (inputs, outputs) in executor.last.items():
-        np.savez(golden / f"{function}.npz", **_half(verify_on_mac.IN, inputs), **_half(verify_on_mac.OUT, outputs))
-    return found
+        dataclasses.replace(Manifest.load(quantized), targets={"cpu": whole}).save(Path(scratch))
+        session = Session.open(Path(scratch), threads=threads, exact=True)
+        return conversation(session, tokens, len(tokens) - STEPS)
 
 
 def _half(side: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -102,11 +117,11 @@ def conversation(session: Session, tokens: Sequence[int], prompt: int) -> Floats
 
 
 def _compared(expected: Floats, made: Floats, rounding: str, codes: bool) -> Iterator[Check]:
-    """codes: products read codes, of which float16 flips some; what that costs grows with depth, and is only told."""
+    """codes: products read codes, of which float16 flips some; what that costs grows with depth."""
     finite, exact = bool(np.isfinite(made).all()), rounding == "float32"
     note = "codes that float16 flips are in it" if codes and not exact else ""
     note = note if finite else "float16 ends at 65504, and a value of this model goes further"
-    gate = "emitted_db" if exact else "" if codes and finite else "rounded_db"
+    gate = "emitted_db" if exact else "emitted_codes_db" if codes and finite else "rounded_db"
     for name, rows in (("prefill", slice(0, 1)), ("decode", slice(1, None))):
         db = sqnr_db(expected[rows], made[rows]) if finite else -math.inf
         yield Check(f"compile: {name} of the package in {rounding} against the float graph", db, "dB",

@@ -1,25 +1,36 @@
-"""coreml-sim: a finished package as an executor of the runtime, on any machine. Its times say nothing of a device."""
+"""coreml-sim: finished packages as an executor of the runtime, on any machine. Its times say nothing of a device."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from edgeforge_runtime.executors.base import Arrays, run_parts
-from edgeforge_runtime.manifest import LOGITS, Graph, Part
+from edgeforge_runtime.executors.base import Arrays, join_logits, run_parts
+from edgeforge_runtime.executors.coreml import package
+from edgeforge_runtime.manifest import Graph, Part, Target
 
 from edgeforge.backends.coreml.interpret.run import Interpreter, Rounding
 
 
 class SimulatorExecutor:
-    """Runs the function that a part's graph names; the pieces of the logits are joined as an app joins them.
+    """Runs the function that a part's graph names, one package after the other; the pieces of the logits are joined as
+    an app joins them.
 
-    last: what went into and came out of each function's last call, as the package names it.
+    last: what went into and came out of each function's last call by the part's file and function, as the package
+    names it; before it, the states that it found.
     """
 
-    def __init__(self, package: Path, rounding: Rounding = "float16") -> None:
-        self._interpreter = Interpreter.open(package, rounding)
-        self.last: dict[str, tuple[Arrays, Arrays]] = {}
+    def __init__(self, packages: Mapping[str, Path], rounding: Rounding = "float16") -> None:
+        """packages: by the part's file."""
+        self.packages = dict(packages)
+        self._interpreters = {file: Interpreter.open(path, rounding) for file, path in packages.items()}
+        self.last: dict[tuple[str, str], tuple[Arrays, Arrays, Arrays]] = {}
+
+    @classmethod
+    def of(cls, target: Target, folder: Path, rounding: Rounding = "float16") -> SimulatorExecutor:
+        """The packages of a bundle's target."""
+        files = dict.fromkeys(part.file for graph in target.graphs for part in graph.parts)
+        return cls({file: package(folder / file) for file in files}, rounding)
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
         """See Executor.run."""
@@ -27,13 +38,14 @@ class SimulatorExecutor:
 
     def close(self) -> None:
         """Frees the weights."""
-        self._interpreter = Interpreter({}, self._interpreter.rounding)
+        self._interpreters.clear()
 
     def _run(self, part: Part, feeds: Arrays) -> Arrays:
-        made = self._interpreter.run(part.graph, feeds)
+        interpreter = self._interpreters[part.file]
+        before = {name: held.numpy().copy() for name, held in interpreter.states.items()}
+        made = interpreter.run(part.graph, feeds)
         # The session's cache goes on changing in place.
-        self.last[part.graph] = {name: array.copy() for name, array in feeds.items()}, dict(made)
-        if LOGITS not in made:
-            pieces = [made.pop(f"{LOGITS}_{i}") for i in range(sum(n.startswith(f"{LOGITS}_") for n in made))]
-            made[LOGITS] = np.concatenate(pieces, -1)
-        return {t.name: made[t.name].astype(t.dtype) for t in part.outputs}
+        given = {name: array.copy() for name, array in feeds.items()}
+        self.last[part.file, part.graph] = before, given, dict(made)
+        joined = join_logits(made)
+        return {t.name: joined[t.name].astype(t.dtype) for t in part.outputs}

@@ -11,6 +11,10 @@ from edgeforge.adapt.shape import Decoder
 
 EXECUTOR = "coreml"
 """of the bundle's target: what runs it is on the device"""
+SIMULATOR = "coreml-sim"
+"""of a target that stands for it on any machine"""
+COREAI = "coreai"
+"""of a target that is an .aimodel"""
 PREFILL, DECODE = "prefill", "decode"
 MOST_OUTPUTS = 16384
 """channels of one convolution; beyond, products leave the Neural Engine (ANEMLL and others split heads so)"""

@@ -28,13 +28,20 @@ def _judge(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     return judge.run(judge.Case.parse(raw))
 
 
+def _coreai(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    from edgeforge.backends.coreml.coreai import judge
+
+    return judge.run(judge.Judge.parse(raw), folder)
+
+
 def _prove(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     from edgeforge.backends.coreml import proof
 
     return {"wrong": proof.product(folder / "product.mlpackage")}
 
 
-JOBS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"emit": _emit, "judge": _judge, "prove": _prove}
+JOBS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"emit": _emit, "judge": _judge, "prove": _prove,
+                                                                      "coreai": _coreai}
 
 
 def main(argv: list[str]) -> int:

@@ -3,7 +3,7 @@ everything finished asks for the check alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from edgeforge.backends.qnn.job import EXECUTOR
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
+    from edgeforge_runtime.executors import Executor
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.health import Abilities, Card, Proof, Tool
@@ -72,6 +73,9 @@ class QnnBackend:
 
     def card(self, chip: Chip) -> Card:
         return limits.card(chip)
+
+    def simulators(self) -> Mapping[str, Callable[[Target, Path], Executor]]:
+        return {}
 
     def caution(self, target: Target) -> str:
         return "Qualcomm's HTP emulator on this CPU, not a device" if target.executor == EXECUTOR else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
 
 if TYPE_CHECKING:
+    from edgeforge_runtime.executors import Executor
     from edgeforge_runtime.manifest import Part, Target
 
     from edgeforge.backends.health import Abilities, Card, Proof, Tool
@@ -64,6 +65,9 @@ class TrtBackend:
 
     def card(self, chip: Chip) -> Card:
         return limits.card(chip)
+
+    def simulators(self) -> Mapping[str, Callable[[Target, Path], Executor]]:
+        return {}
 
     def caution(self, target: Target) -> str:
         return "needs the NVIDIA GPU that the engine was built for" if target.executor == EXECUTOR else ""

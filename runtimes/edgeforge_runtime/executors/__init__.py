@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from edgeforge_runtime import files
@@ -9,13 +11,27 @@ from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.manifest import Target
 
 from .base import Arrays, Executor
+from .coreml import CoreMLExecutor
 from .cpu import CpuExecutor
 from .htp import HtpExecutor
 from .trt import TrtExecutor
 
-__all__ = ["NAMES", "Arrays", "Executor", "open_executor"]
+__all__ = ["NAMES", "Arrays", "Executor", "known", "open_executor", "register"]
 
 NAMES = ("onnx-cpu", "qnn-htp", "tensorrt")
+_ON_A_MAC = ("coreml",)
+Opener = Callable[[Target, Path], Executor]
+_MORE: dict[str, Opener] = {}
+
+
+def register(name: str, opener: Opener) -> None:
+    """Lets open_executor find an executor that is not the runtime's own: a simulator of the toolchain's."""
+    _MORE[name] = opener
+
+
+def known() -> tuple[str, ...]:
+    """What open_executor can open on this machine."""
+    return (*NAMES, *(_ON_A_MAC if sys.platform == "darwin" else ()), *_MORE)
 
 
 def open_executor(
@@ -42,4 +58,8 @@ def open_executor(
         return HtpExecutor(target, folder)
     if target.executor == "tensorrt":
         return TrtExecutor(target, folder)
-    raise ManifestError(f"no executor {target.executor!r}: this runtime has {', '.join(NAMES)}")
+    if target.executor in _MORE:
+        return _MORE[target.executor](target, folder)
+    if target.executor == "coreml":
+        return CoreMLExecutor(target, folder)
+    raise ManifestError(f"no executor {target.executor!r}: this runtime has {', '.join(known())}")

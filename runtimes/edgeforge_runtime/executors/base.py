@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeforge_runtime.errors import ExecutorError
-from edgeforge_runtime.manifest import Graph, Part
+from edgeforge_runtime.manifest import LOGITS, Graph, Part
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -52,6 +52,14 @@ def run_parts(graph: Graph, feeds: Arrays, run: Callable[[Part, Arrays], Arrays]
     for part in graph.parts:
         values.update(run(part, {t.name: values[t.name] for t in part.inputs}))
     return {name: values[name] for name in outputs}
+
+
+def join_logits(made: Arrays) -> Arrays:
+    """With the pieces `logits_0`, `logits_1`, ..., in which a large vocabulary leaves some graphs, as one `logits`."""
+    count = sum(name.startswith(f"{LOGITS}_") for name in made)
+    pieces = [made[f"{LOGITS}_{i}"] for i in range(count)]
+    rest = {name: array for name, array in made.items() if not name.startswith(f"{LOGITS}_")}
+    return rest | ({LOGITS: np.concatenate(pieces, -1)} if pieces else {})
 
 
 def _label(graph: Graph) -> str:

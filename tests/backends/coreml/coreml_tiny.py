@@ -17,13 +17,13 @@ import torch
 from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
-from edgeforge.backends.coreml import decoder, parity, target
+from edgeforge.backends.coreml import chain, decoder, parity, target
 from edgeforge.backends.coreml.interpret.program import Function, load
 from edgeforge.backends.coreml.interpret.run import Rounding
 from edgeforge.backends.coreml.package import WEIGHTS
 from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.backends.coreml.simulator import SimulatorExecutor
-from edgeforge.encodings import Table
+from edgeforge.encodings import Encoding, Table
 from edgeforge.graph import edit
 from edgeforge.graph.optimize import optimize
 from edgeforge.metrics import sqnr_db
@@ -39,6 +39,8 @@ Floats = npt.NDArray[np.float32]
 PROMPT, STEPS = 20, 8
 """two chunks of 8 and a ragged one of 4, left-padded; then one by one"""
 WIDTHS = target.widths(tiny.WIDTH)
+WHOLE = decoder.Wanted()
+"""one package, the cache handed in and out"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,21 +81,23 @@ def palettes(model: ir.Model, bits: int, group: int) -> dict[str, Palette]:
 
 
 def emit(folder: Path, made: tiny.Adapted, model: ir.Model, table: Table | None = None,
-         palettes: Mapping[str, Palette] | None = None) -> Emitted:
+         palettes: Mapping[str, Palette] | None = None, wanted: decoder.Wanted = WHOLE) -> Emitted:
     """The package of model, beside the float graph with the weights that it stores."""
     table, palettes = table or Table(), palettes or {}
     stored = parity.stored(model.clone(), {**table, **palettes})
     reference = tiny.write(folder / "reference", made, stored)
     path = folder / "tiny.mlpackage"
-    sharing = decoder.write(model.clone(), table, palettes, WIDTHS, tiny.CONTEXT, path)
-    return Emitted(path, sharing, model, made, table, palettes, reference)
+    packages = decoder.write(model.clone(), table, palettes, WIDTHS, tiny.CONTEXT, path, wanted)
+    chain.save(folder, packages)
+    return Emitted(path, packages[0].sharing, model, made, table, palettes, reference)
 
 
 def simulated(emitted: Emitted, rounding: Rounding) -> Session:
     """A session over the package."""
     manifest = m.Manifest.load(emitted.reference)
-    own = target.target(emitted.made.decoder, WIDTHS, tiny.CONTEXT, emitted.package.name, "float32")
-    return Session(manifest, own, SimulatorExecutor(emitted.package, rounding), emitted.made.tables)
+    folder = emitted.package.parent
+    own = chain.target(chain.load(folder), "", WIDTHS, tiny.CONTEXT, "float32")
+    return Session(manifest, own, SimulatorExecutor.of(own, folder, rounding), emitted.made.tables)
 
 
 def conversation(session: Session) -> Floats:
@@ -122,3 +126,8 @@ def program(emitted: Emitted) -> dict[str, Function]:
 def file(emitted: Emitted) -> Path:
     """Its weights."""
     return emitted.package / WEIGHTS
+
+
+def doubled(encoding: Encoding) -> Encoding:
+    """With steps twice as long."""
+    return dataclasses.replace(encoding, scale=encoding.scale * 2)

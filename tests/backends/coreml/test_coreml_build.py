@@ -20,7 +20,7 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 
 from edgeforge import check, describe, gates, pipeline, recipe, targets
 from edgeforge.backends import backend
-from edgeforge.backends.coreml import mil, package, parity
+from edgeforge.backends.coreml import chain, mil, package, parity
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret import program
 from edgeforge.backends.coreml.interpret.run import Interpreter
@@ -54,7 +54,7 @@ def bundle(root: Path) -> Path:
 
 def test_the_bundle_holds_the_package_and_its_graphs(bundle: Path) -> None:
     manifest = Manifest.load(bundle)
-    assert set(manifest.targets) == {"cpu", "ane"}
+    assert set(manifest.targets) == {"cpu", "ane", "coreml-sim"}
     assert (bundle / "device" / "golden" / "units").read_text(encoding="utf-8") == "CPU_AND_NE\n"
     prefill, decode = manifest.targets["ane"].graphs
     assert (prefill.ar, prefill.cl, decode.ar, decode.cl) == (32, 128, 1, 97), "96 cached tokens in both"
@@ -131,7 +131,8 @@ def test_tables_are_reported(looked_up: Path) -> None:
 def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
     """Here without the Mac: the recorded calls are the package's, and the script's own measure holds them equal."""
     device = bundle / "device"
-    assert sorted(p.name for p in device.iterdir()) == ["golden", "model.mlpackage", "verify_on_mac.py"]
+    assert sorted(p.name for p in device.iterdir()) == [
+        "Decode.swift", "golden", "model.mlpackage", "position_ids_cos.f16", "position_ids_sin.f16", "verify_on_mac.py"]
     interpreter = Interpreter.open(device / "model.mlpackage")
     for name in ("prefill", "decode"):
         inputs, expected = verify_on_mac.golden(device / "golden" / f"{name}.npz")
@@ -187,8 +188,10 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     raw[200:5000] = 0  # in the first weight: the embedding's rows
     raw.tofile(weights)
     ids = np.load(adapted / "reference" / "ids.npy")[0]
-    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path / "model.mlpackage", 32, 96, ids, 1,
-                           tmp_path / "golden")
+    (compiled,) = (p.parent for p in (cache / "compile").glob(f"*/{chain.FILE}") if
+                   (p.parent / "golden").is_dir() and p.parent.name == Manifest.load(bundle).stamps["stage.compile"])
+    shutil.copyfile(compiled / chain.FILE, tmp_path / chain.FILE)
+    checks = parity.checks(quantized, Table.load(quantized / FILE), tmp_path, 32, 96, ids, 1, tmp_path / "golden")
     assert len(checks) == 4
     assert min(c.value for c in checks) < 40
     limits = recipe.load(_recipe(root, "phone")).limits
@@ -241,7 +244,7 @@ def test_without_coremltools_nothing_begins(root: Path, monkeypatch: pytest.Monk
 
 def test_every_chip_can_be_built_for_here_and_none_is_run() -> None:
     mine = backend("coreml")
-    assert [t.version for t in mine.tools()] == ["9.0"]
+    assert [t.version for t in mine.tools()] == ["9.0", "1.0.0b3"]
     for chip in targets.APPLES.values():
         able = mine.abilities(chip)
         assert (able.compile, able.emulate) == ("", "")

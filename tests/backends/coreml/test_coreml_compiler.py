@@ -39,7 +39,7 @@ def test_the_process_writes_what_the_emitter_does(tmp_path: Path) -> None:
     here = coreml_tiny.emit(tmp_path / "here", made, model, table, palettes)
     palette_file.save(tmp_path / palette_file.FILE, palettes)
     job = dataclasses.replace(_job(tmp_path / "there", model, table), palettes=tmp_path / palette_file.FILE)
-    sharing = compiler.write(job, 120)
+    (sharing,) = (p.sharing for p in compiler.write(job, 120))
     assert sharing == here.sharing
     for file in sorted(p.relative_to(here.package) for p in here.package.rglob("*") if p.is_file()):
         assert (job.package / file).read_bytes() == (here.package / file).read_bytes(), file

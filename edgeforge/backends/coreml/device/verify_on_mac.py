@@ -3,9 +3,9 @@
     pip install "coremltools>=9" numpy
     python verify_on_mac.py [--units CPU_AND_NE]
 
-Reads model.mlpackage, golden/<function>.npz and golden/units (what it was built for) beside this file. Prints one JSON
-object; exit code 1 when an output of a function is below --least dB. Only numpy and coremltools are needed; both are
-imported on the Mac alone.
+Reads the packages, golden/*.npz (recorded calls) and golden/units (what they were built for) beside this file. Prints
+one JSON object; exit code 1 when an output of a function is below --least dB. Only numpy and coremltools are needed;
+both are imported on the Mac alone.
 """
 
 from __future__ import annotations
@@ -23,16 +23,26 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-PACKAGE, GOLDEN = HERE / "model.mlpackage", HERE / "golden"
-IN, OUT, UNITS = "in:", "out:", "units"
+GOLDEN = HERE / "golden"
+IN, OUT, STATE, UNITS = "in:", "out:", "state:", "units"
 WARM, TIMED = 3, 20
 
 
 def golden(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inputs and outputs of one recorded call."""
+    return side(path, IN), side(path, OUT)
+
+
+def side(path: Path, which: str) -> dict[str, Any]:
+    """What stands under a prefix: IN, OUT, or STATE, which is what the model kept before the call."""
     with np.load(path, allow_pickle=False) as held:
-        return tuple({n.removeprefix(side): held[n] for n in held.files if n.startswith(side)}
-                     for side in (IN, OUT))  # type: ignore[return-value]
+        return {n.removeprefix(which): held[n] for n in held.files if n.startswith(which)}
+
+
+def named(path: Path) -> tuple[Path, str]:
+    """The package and the function that a recorded call is of: `<function>.npz`, `<package>.<function>.npz`."""
+    *package, function = path.stem.split(".")
+    return HERE / f"{package[0] if package else 'model'}.mlpackage", function
 
 
 def sqnr_db(expected: Any, made: Any) -> float:
@@ -50,18 +60,24 @@ def compare(expected: dict[str, Any], made: dict[str, Any]) -> dict[str, float]:
     return {name: sqnr_db(array, made[name]) if name in made else -math.inf for name, array in expected.items()}
 
 
-def measure(function: str, units: str) -> dict[str, Any]:
-    """One function on these compute units: its numbers, its time, and the device of each op."""
+def measure(call: Path, units: str) -> dict[str, Any]:
+    """One function on these compute units: its numbers, its time, and the device of each op. Where the model keeps the
+    cache, a call writes the same slots each time."""
     import coremltools as ct
 
-    model = ct.models.MLModel(str(PACKAGE), function_name=function, compute_units=ct.ComputeUnit[units])
-    inputs, expected = golden(GOLDEN / f"{function}.npz")
+    package, function = named(call)
+    model = ct.models.MLModel(str(package), function_name=function, compute_units=ct.ComputeUnit[units])
+    inputs, expected = golden(call)
+    kept = side(call, STATE)
+    state: Any = model.make_state() if kept else None
+    for name, array in kept.items():
+        state.write_state(name, array)
     for _ in range(WARM):
-        made = model.predict(inputs)
+        made = model.predict(inputs, state=state)
     times = []
     for _ in range(TIMED):
         begun = time.perf_counter()
-        model.predict(inputs)
+        model.predict(inputs, state=state)
         times.append(1000 * (time.perf_counter() - begun))
     decibels = compare(expected, made)
     return {"decibels": {n: db if math.isfinite(db) else str(db) for n, db in decibels.items()},
@@ -94,7 +110,7 @@ def main() -> int:
     if sys.platform != "darwin":
         print("error: Core ML runs on macOS only; copy this folder to a Mac", file=sys.stderr)
         return 2
-    found = {path.stem: measure(path.stem, options.units) for path in sorted(GOLDEN.glob("*.npz"))}
+    found = {path.stem: measure(path, options.units) for path in sorted(GOLDEN.glob("*.npz"))}
     worst = min((f.pop("worst") for f in found.values()), default=-math.inf)
     print(json.dumps({"units": options.units, "functions": found}, indent=1))
     return int(worst < options.least)

@@ -98,6 +98,15 @@ def _slice_by_size(a: Arguments) -> Tensor:
     return x
 
 
+def _slice_update(a: Arguments) -> Tensor:
+    """x with the elements from begin to end replaced; the masks and strides that would change these are refused."""
+    for name, allowed in (("stride", 1), ("begin_mask", 0), ("end_mask", 0), ("squeeze_mask", 0)):
+        a.only(name, allowed, bool(allowed))
+    x = a.tensor("x").clone()
+    x[tuple(map(slice, a.numbers("begin"), a.numbers("end")))] = a.tensor("update")
+    return x
+
+
 def _gather(a: Arguments) -> Tensor:
     a.only("batch_dims", 0)
     x, indices, axis = a.tensor("x"), a.tensor("indices").long(), int(a.number("axis", 0))
@@ -129,6 +138,7 @@ RULES: dict[str, Rule] = {
     "softmax": lambda a: torch.softmax(a.tensor("x"), int(a.number("axis", -1))),
     "reshape": lambda a: a.tensor("x").reshape(a.numbers("shape")),
     "transpose": lambda a: a.tensor("x").permute(a.numbers("perm")),
-    "conv": _conv, "matmul": _matmul, "layer_norm": _layer_norm, "slice_by_size": _slice_by_size, "gather": _gather,
+    "conv": _conv, "matmul": _matmul, "layer_norm": _layer_norm, "slice_by_size": _slice_by_size,
+    "slice_update": _slice_update, "gather": _gather,
     "concat": _concat, "split": _split, "quantize": _quantize,
     "dequantize": lambda a: (a.tensor("input").float() - a.number("zero_point", 0)) * a.tensor("scale")}

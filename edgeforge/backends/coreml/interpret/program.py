@@ -70,9 +70,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Function:
+    """states: what the model keeps between calls, shared by all functions that name it."""
+
     inputs: tuple[Typed, ...]
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
+    states: tuple[Typed, ...] = ()
 
 
 def load(package: Path) -> dict[str, Function]:
@@ -111,8 +114,10 @@ class _Reader:
 
     def function(self, message: Any) -> Function:
         block = message.block_specializations[message.opset]
-        return Function(tuple(map(_typed, message.inputs)), tuple(map(self._op, block.operations)),
-                        tuple(block.outputs))
+        given = [i for i in message.inputs if i.type.WhichOneof("type") != "stateType"]
+        kept = [Typed(i.name, *_tensor(i.type.stateType.wrappedType)) for i in message.inputs if i not in given]
+        return Function(tuple(map(_typed, given)), tuple(map(self._op, block.operations)), tuple(block.outputs),
+                        tuple(kept))
 
     def _op(self, message: Any) -> Op:
         arguments: dict[str, tuple[Name | Constant, ...]] = {

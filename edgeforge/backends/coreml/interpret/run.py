@@ -29,6 +29,8 @@ class Interpreter:
 
     functions: dict[str, Function]
     rounding: Rounding
+    states: dict[str, Tensor] = field(default_factory=dict)
+    """by name; those of one package are one set, whichever function writes them"""
     _constants: dict[Hashable, tuple[Tensor | str, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -38,7 +40,7 @@ class Interpreter:
 
     @torch.inference_mode()
     def run(self, function: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Arrays:
-        """The outputs of one call, floats as float32.
+        """The outputs of one call, floats as float32. States begin with zeros and stay from call to call.
 
         Raises:
             EdgeForgeError: no such function; an input is missing or has another shape.
@@ -48,12 +50,19 @@ class Interpreter:
         if called is None:
             raise EdgeForgeError(f"no function {function!r}", f"it has {', '.join(self.functions)}")
         values: dict[str, Tensor | str] = {i.name: self._input(i, inputs) for i in called.inputs}
+        for kept in called.states:
+            self.states.setdefault(kept.name, torch.zeros(kept.shape))
+            values[kept.name] = kept.name
         last = _last_uses(called)
         for index, op in enumerate(called.ops):
             values |= self._op(function, op, values)
             for name in last.get(index, ()):
                 del values[name]
         return {name: np.asarray(values[name]) for name in called.outputs}
+
+    def keep(self, states: Mapping[str, npt.NDArray[Any]]) -> None:
+        """From now on the states are these, by name."""
+        self.states |= {name: torch.from_numpy(array.astype(np.float32)) for name, array in states.items()}
 
     def _input(self, declared: Typed, given: Mapping[str, npt.NDArray[Any]]) -> Tensor:
         array = given.get(declared.name)
@@ -66,6 +75,8 @@ class Interpreter:
     def _op(self, function: str, op: Op, values: dict[str, Tensor | str]) -> dict[str, Tensor | str]:
         if op.type == "const" or op.type.startswith("constexpr_"):
             return self._constant(function, op, values)
+        if op.type in ("read_state", "write_state"):
+            return self._state(op, values)
         rule = RULES.get(op.type)
         if rule is None:
             raise UnsupportedError(f"{op.name}: {op.type} is not interpreted")
@@ -74,6 +85,21 @@ class Interpreter:
         made = rule(Arguments(f"{op.name} ({op.type})", given))
         outputs = (made,) if isinstance(made, Tensor) else made
         return {o.name: self._checked(op, t, o) for o, t in zip(op.outputs, outputs, strict=True)}
+
+    def _state(self, op: Op, values: Mapping[str, Tensor | str]) -> dict[str, Tensor | str]:
+        """A copy when read: what is written later must not show in what was read before."""
+        named = op.arguments["input"][0]
+        held = str(values[named.text]) if isinstance(named, Name) else ""
+        if held not in self.states:
+            raise EdgeForgeError(f"{op.name}: {op.type} of {held!r}, which is no state of the function")
+        if op.type == "write_state":
+            data = op.arguments["data"][0]
+            made = values[data.text] if isinstance(data, Name) else _tensor(data)
+            if not isinstance(made, Tensor) or made.shape != self.states[held].shape:
+                raise EdgeForgeError(f"{op.name}: what is written is not as large as the state {held}")
+            self.states[held] = self._half(made)
+            return {}
+        return {op.outputs[0].name: self._checked(op, self.states[held].clone(), op.outputs[0])}
 
     def _constant(self, function: str, op: Op, values: Mapping[str, Tensor | str]) -> dict[str, Tensor | str]:
         key = _key(function, op)
@@ -91,7 +117,10 @@ class Interpreter:
         return self._rounded(made, declared)
 
     def _rounded(self, value: Tensor, declared: Typed) -> Tensor:
-        return value.half().float() if self.rounding == "float16" and declared.type == "FLOAT16" else value
+        return self._half(value) if declared.type == "FLOAT16" else value
+
+    def _half(self, value: Tensor) -> Tensor:
+        return value.half().float() if self.rounding == "float16" else value
 
 
 def _key(function: str, op: Op) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeforge.backends.coreml.emit import Lowering
-from edgeforge.backends.coreml.lower import codes, norms, pointwise, products, views
+from edgeforge.backends.coreml.lower import codes, norms, pointwise, products, states, views
 
 TABLE: dict[str, Lowering] = {**pointwise.TABLE, **norms.TABLE, **products.TABLE, **views.TABLE,
-                              **codes.TABLE}
+                              **states.TABLE, **codes.TABLE}
