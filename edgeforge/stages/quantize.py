@@ -45,6 +45,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["transform"]
     model = store.load(source)
     options, codes = build.recipe.quantize, build.profile.flow == "codes"
+    weight_grids.refuse_strangers(model.graph, options, build.recipe.where("quantize.exceptions"))
     if not codes and options.rounded:
         UntieEmbedding()(model)
     samples = samples_of(source, sources["text"]) if "text" in sources else []
