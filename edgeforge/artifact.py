@@ -31,8 +31,6 @@ Grid = tuple[str, float, int]
 
 def save_decoder(folder: Path, decoder: Decoder) -> None:
     raw = asdict(decoder) | {"profile": decoder.profile.name}
-    if not decoder.windowed_rope:  # the file as it was before there was such a thing
-        del raw["windowed_rope"]
     (folder / SHAPE).write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 

@@ -162,6 +162,9 @@ def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:
     if isinstance(limit, int) and context > limit:
         yield Finding("recipe", recipe.where("target.context"), f"{context} tokens, and the model was made for {limit}",
                       f"set target.context to {limit} or less")
+    if "tokens" in recipe.calibrate.model_fields_set and recipe.calibrate.tokens > context:
+        yield Finding("warning", recipe.where("calibrate.tokens"), f"pieces of {recipe.calibrate.tokens} tokens, and "
+                      f"the context holds {context}: as many are read", "set target.context higher, or leave it so")
 
 
 def _sizes(recipe: Recipe, found: Checkpoint, sizes: Estimate | None) -> Iterator[Finding]:

@@ -129,9 +129,11 @@ class _Run:
         if not all(c.passed for c in found.checks):
             self._tell(dataclasses.replace(found, kind="failed"))
         asked = sorted({c.gate.split()[0] for c in found.checks if c.gate and not c.passed})
-        named = ", ".join(f"`gates.{gate}`" for gate in asked) or "`gates`"
-        gates.require(found.stage, found.checks,
-                      f"earlier stages are cached; see {named} and `{found.stage}` in the recipe")
+        named = ", ".join(f"`gates.{gate}`" for gate in asked)
+        stage = next(s for s in self._stages if s.name == found.stage)
+        loosen = f"set {named} to what may be lost, and the build goes on from here" if named else ""
+        made = f"what it made lies in {self._places[stage.name]}" if stage is not self._stages[-1] else ""
+        gates.require(found.stage, found.checks, "; ".join(filter(None, (stage.remedy, loosen, made))))
 
     def _check(self, stage: Stage) -> None:
         """A source is read only after its hashes were; what is damaged is made again."""
@@ -175,13 +177,15 @@ class _Run:
             checks = tuple(gates.judged(measured, job.recipe.limits))
             seconds = time.perf_counter() - begun
             done = Event(stage.name, "done", seconds=seconds, peak_mib=peak.mib, checks=checks)
-            self._require(done)
+            if stage is self._stages[-1]:  # a bundle is whole or is not there
+                self._require(done)
             gates.save(out, checks)
             cache.stamp(out, {"stage": stage.name, "key": self._keys[stage.name], "seconds": round(seconds, 2),
                               "peak_rss_mib": peak.mib, "edgeforge": __version__,
                               "tools": keys.versions(stage, job.chip.backend)})
             if stage is self._stages[-1]:
                 cache.guard(place)  # again: what a user put there while the build ran is no less theirs
+        self._require(done)  # kept all the same: what it lost can be looked at, or allowed
         self._tell(done)
 
 

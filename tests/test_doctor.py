@@ -23,6 +23,7 @@ THREADS = {
     "Could not create context from binary for context index = 0 : err 5000": "binary newer or for another chip",
     "Could not create context from binary for context index = 0 : err 5005": "binary refused",
     "Can't create context from binary. Error 1002.": "no room in a process domain",
+    "Failed to finalize QNN graph. Error code: 1002": "graph not finished",
     "QnnDsp <E> Failed to create context from binary with err 0x3ea": "no room in a process domain",
     "DspTransport.openSession qnn_open failed, 0x80000416": "skel not found",
     "Error 0x80000416: open_dev (-1) failed for domain 3": "skel not found",

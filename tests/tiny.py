@@ -6,6 +6,7 @@ model which is skipped costs tens of decibels.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from edgeforge_runtime.session import Session
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from edgeforge import artifact
-from edgeforge.adapt import export, rope, shape
+from edgeforge.adapt import export, mask, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.encodings import Table
 from edgeforge.evaluation import logits as evaluation
@@ -124,7 +125,9 @@ def adapt(torch_model: torch.nn.Module, profile: Profile, context: int = CONTEXT
     """Adapts torch_model, which is changed on the way; expected are its logits before."""
     expected = hf_logits(torch_model, ids(tokens, torch_model.config.vocab_size))
     parameters = frozenset(name for name, _ in torch_model.named_parameters(remove_duplicate=False))
+    above = mask.spread(torch_model, [ids(tokens, torch_model.config.vocab_size)])
     decoder = shape.decoder(torch_model.config, profile, context)
+    decoder = dataclasses.replace(decoder, masked=mask.depth(above, profile))
     tables = rope.tables(torch_model, context)
     exported = export.export(DecoderGraph(torch_model, profile), decoder)
     return Adapted(exported, decoder, tables, expected, parameters)
@@ -149,7 +152,7 @@ def manifest(folder: Path, made: Adapted, target: m.Target, context: int = CONTE
     artifact.save_rope(folder, made.tables)
     artifact.save_decoder(folder, made.decoder)
     profile = made.decoder.profile
-    described = m.Model("tiny", made.decoder.layers, made.decoder.vocab, context, (2,), 1, 0, profile.masked,
+    described = m.Model("tiny", made.decoder.layers, made.decoder.vocab, context, (2,), 1, 0, made.decoder.masked,
                         profile.key_axis, profile.value_axis)
     m.Manifest(described, artifact.ROPE, {"cpu": target}).save(folder)
 

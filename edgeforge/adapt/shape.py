@@ -36,8 +36,10 @@ class Decoder:
     rotary: int
     """rotated dimensions per head (all of head_dim, or fewer with partial rotary)"""
     profile: Profile
-    windowed_rope: bool = False
+    windowed_rope: bool
     """layers with sliding attention rotate by a table of their own"""
+    masked: float
+    """what the mask adds to a forbidden score: the profile's least, until a model's scores were seen (adapt/mask.py)"""
 
     def key(self, past: int) -> tuple[int, int, int, int]:
         if self.profile.transposed_keys:
@@ -98,7 +100,7 @@ def decoder(config: Any, profile: Profile, context: int) -> Decoder:
     _refuse_uneven_heads(kind, config, heads, kv_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return Decoder(kind, config.num_hidden_layers, heads, kv_heads, head_dim, config.hidden_size, config.vocab_size,
-                   int(head_dim * rotated), profile, len(rotary_inputs(config)) > 1)
+                   int(head_dim * rotated), profile, len(rotary_inputs(config)) > 1, profile.masked)
 
 
 def rotary_inputs(config: Any) -> dict[str, tuple[str, str]]:

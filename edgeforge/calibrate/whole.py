@@ -18,7 +18,7 @@ def feeds(decoder: Decoder, ids: npt.NDArray[np.int64], tables: Tables) -> Mappi
     length = len(ids)
     shapes = decoder.shapes(length, length)
     found = {name: torch.zeros(shapes[name]) for name in decoder.input_names() if name not in (IDS, MASK, *tables)}
-    mask = np.where(np.tri(length, dtype=bool), 0.0, decoder.profile.masked).astype(np.float32)
+    mask = np.where(np.tri(length, dtype=bool), 0.0, decoder.masked).astype(np.float32)
     return found | {
         IDS: torch.from_numpy(ids.astype(np.int32))[None], MASK: torch.from_numpy(mask)[None, None],
         **{name: torch.from_numpy(table[:length].copy()).reshape(shapes[name]) for name, table in tables.items()}}

@@ -33,12 +33,8 @@ def choose(graph: ir.Graph, options: Quantize, decoder: bool, held: Collection[s
     Args:
         decoder: does graph make a language model's logits? Only then `head` speaks of one of its weights.
         held: weights whose grids are settled, and that get none here. flow: see Profile.
-
-    Raises:
-        RecipeError: an exception names no weight.
     """
     top = head(graph) if decoder else None
-    _refuse_strangers(list(roles.weights(graph)), options)
     found = {}
     for product in (p for p in products(graph) if p.name not in held):
         said = exceptions.bits(product.name, options.exceptions)
@@ -67,10 +63,11 @@ def _affine(bits: int) -> int:
     return _OUTSIDE if bits == _SIX else bits
 
 
-def _refuse_strangers(names: list[str], options: Quantize) -> None:
-    for pattern, near in exceptions.unmatched(options.exceptions, names).items():
+def refuse_strangers(graph: ir.Graph, options: Quantize, where: str) -> None:
+    """Raises RecipeError: an exception names no weight. where: what to call `quantize.exceptions` in the message."""
+    for pattern, near in exceptions.unmatched(options.exceptions, list(roles.weights(graph))).items():
         nearest = f"; the nearest is {near}" if near else ""
-        raise RecipeError(f"quantize.exceptions: no product's weight is called {pattern}{nearest}",
+        raise RecipeError(f"{where}: no product's weight is called {pattern}{nearest}",
                           "write the name as `table.json` spells it; * stands for any characters")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
 from edgeforge import artifact, checkpoint
-from edgeforge.adapt import export, rope, shape
+from edgeforge.adapt import export, mask, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
 from edgeforge.build import Build
 from edgeforge.calibrate.windows import gate_windows
@@ -28,6 +29,8 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     decoder = shape.decoder(model.config, build.profile, build.context)
     build.say("reference logits from the HuggingFace model")
     logits.save_reference(out / artifact.REFERENCE, windows, logits.hf_logits(model, windows))
+    above = mask.spread(model, windows)
+    decoder = dataclasses.replace(decoder, masked=mask.depth(above, build.profile))
     artifact.save_rope(out, rope.tables(model, build.context))
     artifact.save_decoder(out, decoder)
     _manifest(build, decoder, model, tokenizer).save(out)
@@ -35,7 +38,9 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     store.save(export.export(DecoderGraph(model, build.profile), decoder), out)
     del model
     gc.collect()
-    return gate(build, out, out / artifact.REFERENCE, "adapt", "adapt_db")
+    lowered = Check("adapt: mask", decoder.masked, "added to a forbidden score",
+                    note=f"that lies up to {above:.0f} above what is allowed")
+    return [*gate(build, out, out / artifact.REFERENCE, "adapt", "adapt_db"), lowered]
 
 
 def gate(build: Build, folder: Path, reference: Path, stage: str, limit: str) -> list[Check]:
@@ -55,7 +60,7 @@ def _manifest(build: Build, decoder: shape.Decoder, model: Any, tokenizer: Any) 
     pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     described = m.Model(
         name=build.checkpoint.name, layers=decoder.layers, vocab_size=decoder.vocab, context=build.context,
-        eos=tuple(sorted(eos)), bos=tokenizer.bos_token_id, pad=pad, masked=decoder.profile.masked,
+        eos=tuple(sorted(eos)), bos=tokenizer.bos_token_id, pad=pad, masked=decoder.masked,
         key_axis=decoder.profile.key_axis, value_axis=decoder.profile.value_axis)
     target = artifact.whole(decoder, build.widths, build.context)
     return m.Manifest(described, artifact.ROPE, {"cpu": target}, artifact.TOKENIZER)

@@ -137,6 +137,5 @@ def _report(wanted: Budget, raised: Sequence[Choice], count: int, bits: float, t
     if wanted.kl is not None:
         reached = tried[len(raised)]
         note = f"{len(tried)} fits: " + ", ".join(f"{k} raised {kl:.4g}" for k, kl in tried.items())
-        missed = "" if reached <= wanted.kl else f"missed {wanted.kl:g}, this is the least; "
-        checks.append(Check("quantize: KL under the budget", reached, "nats", note=missed + note))
+        checks.append(Check("quantize: KL under the budget", reached, "nats", wanted.kl, "at most", note))
     return checks

@@ -23,7 +23,7 @@ class Stage:
     """One step. needs: stages whose artifacts it reads. keys: the recipe's part that decides what it makes; gates do
     not, but for the report in a bundle. tools: distributions whose change reruns it. vendor: it calls the backend that
     the chip names, whose own tools count too. folder: where its module lies, under stages/. opens: the module that
-    reads what the build starts from. whence: it writes down where that lay.
+    reads what the build starts from. whence: it writes down where that lay. remedy: what to try when it lost too much.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Stage:
     folder: str = ""
     opens: str = ""
     whence: bool = False
+    remedy: str = ""
 
     @property
     def module(self) -> str:
@@ -72,8 +73,10 @@ _TRANSFORM = Stage("transform", ("adapt", "optimize", "text"),
                    lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
                    ("torch", *_ONNX, *_ORT))
 _CALIBRATE = Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT))
+_LOSE_LESS = ("`edgeforge eval RECIPE --stage quantize` shows more; quantize.quality best, more calibrate.windows, a "
+              "smaller quantize.block and more bits lose less")
 _QUANTIZE = Stage("quantize", ("adapt", "text", "transform", "calibrate"), lambda r: [r.quantize],
-                  ("torch", *_ONNX, *_ORT))
+                  ("torch", *_ONNX, *_ORT), remedy=_LOSE_LESS)
 _EXPORT = Stage("export", ("adapt", "transform", "quantize"), lambda r: [], (*_ONNX, *_ORT))
 
 STAGES = (
@@ -107,7 +110,8 @@ GRAPH_STAGES = (
     Stage("optimize", (), lambda r: [], (*_ONNX, *_ORT, "onnxscript"), folder="plain",
           opens="edgeforge.onnx_source"),
     Stage("calibrate", ("optimize",), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
-    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize], ("torch", *_ONNX, *_ORT), folder="plain"),
+    Stage("quantize", ("optimize", "calibrate"), lambda r: [r.quantize], ("torch", *_ONNX, *_ORT), folder="plain",
+          remedy="more samples in model.calibration and more bits lose less"),
     Stage("export", ("optimize", "quantize"), lambda r: [], (*_ONNX, *_ORT), folder="plain"),
     Stage("compile", ("quantize", "export"), lambda r: [], (*_ONNX, *_ORT), vendor=True,
           folder="plain"),

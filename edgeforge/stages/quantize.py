@@ -46,6 +46,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     source = sources["transform"]
     model = store.load(source)
     options, codes = build.recipe.quantize, build.profile.flow == "codes"
+    weight_grids.refuse_strangers(model.graph, options, build.recipe.where("quantize.exceptions"))
     if not codes and options.rounded:
         UntieEmbedding()(model)
     samples = samples_of(source, sources["text"]) if "text" in sources else []
@@ -80,7 +81,7 @@ def _seen(build: Build, graph: ir.Graph, sources: Mapping[str, Path]) -> Seen:
     ranges, counted = load_ranges(sources["calibrate"]), histogram.load(sources["calibrate"])
     if build.profile.flow == "float16":
         return Seen(ranges, counted=counted)
-    return Seen(_exact_inputs(build, ranges), clip.clipped(graph, counted, build.recipe.quantize))
+    return Seen(_exact_inputs(build, ranges, sources["transform"]), clip.clipped(graph, counted, build.recipe.quantize))
 
 
 def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bits: assign.Grids, out: Path,
@@ -172,9 +173,10 @@ def grids(table: Table, names: list[str]) -> dict[str, Grid]:
     return {n: (table[n].dtype, float(table[n].scale), int(table[n].zero_point)) for n in names}
 
 
-def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+def _exact_inputs(build: Build, ranges: dict[str, tuple[float, float]], source: Path) -> dict[str, assign.Range]:
     """The mask's grid ends exactly at `masked` and 0 (code 65535 = attend, as Genie writes it)."""
-    return ranges | {_MASK: (build.profile.masked, 0.0)}
+    masked = artifact.load_decoder(source).masked if build.recipe.decoder else build.profile.masked
+    return ranges | {_MASK: (masked, 0.0)}
 
 
 def _save_manifest(build: Build, source: Path, out: Path) -> None:

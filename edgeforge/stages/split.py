@@ -24,7 +24,7 @@ from edgeforge.gates import Check
 from edgeforge.graph import bind, edit, sha, split, store
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import qdq
-from edgeforge.stages import export
+from edgeforge.stages import export, heads
 
 PARTS, VECTORS = "parts", "vectors"
 
@@ -41,17 +41,19 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         whole_table, table = table, sha.split_heads(model, table)
         feeds = {label: _reals(call.inputs, whole_table) for label, call in calls.items()}
         checks += _sha_gate(build, sources["quantize"] / artifact.FLOAT, model, feeds)
+    decoder, judged = artifact.load_decoder(source), calls
+    if build.profile.split_heads and decoder.kv_heads == 1:
+        judged = calls | heads.answers(model, table, calls, build.context, build.threads)
     table.save(out / FILE)
     plan = split.plan(model.graph, table, build.recipe.split.part_bytes)
     build.say(f"{len(plan.bytes)} parts")
-    names = artifact.load_decoder(source).output_names()
-    graphs = _write_parts(build, split.extract(model, plan.cuts, names), table, out)
+    graphs = _write_parts(build, split.extract(model, plan.cuts, decoder.output_names()), table, out)
     artifact.carry(source, out)
     manifest = dataclasses.replace(Manifest.load(source), targets={"cpu": Target("onnx-cpu", graphs)})
     manifest.save(out)
     checks += [Check(f"split: part {i} of {len(plan.bytes)}", size / 2**20, "MiB of weights")
                for i, size in enumerate(plan.bytes, 1)]
-    return checks + _vectors(build, manifest, out, calls, table)
+    return checks + _vectors(build, manifest, out, judged, table)
 
 
 def graph_name(ar: int, cl: int, part: int, parts: int) -> str:
@@ -120,7 +122,7 @@ def _tensors(values: Sequence[ir.Value], table: Table) -> tuple[Tensor, ...]:
 
 def _vectors(build: Build, manifest: Manifest, out: Path, calls: Mapping[str, record.Call],
              table: Table) -> list[Check]:
-    """Runs every recorded call through the parts, keeps each part's inputs and outputs, and compares logits."""
+    """Runs every call through the parts, keeps each part's inputs and outputs, and compares what comes out."""
     build.say("vectors part by part")
     target = manifest.targets["cpu"]
     executor = open_executor(target, out, exact=True, threads=build.threads)

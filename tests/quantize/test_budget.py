@@ -114,7 +114,7 @@ def test_a_pattern_that_names_nothing_is_told_the_nearest() -> None:
     _, model = adapted("llama")
     with pytest.raises(RecipeError, match="no product's weight is called model.layers.0.mlp.down_prj.weight; the "
                                           "nearest is model.layers.0.mlp.down_proj.weight"):
-        weight_grids.choose(model.graph, Quantize(exceptions={"model.layers.0.mlp.down_prj.weight": 8}), True)
+        weight_grids.refuse_strangers(model.graph, Quantize(exceptions={"model.layers.0.mlp.down_prj.weight": 8}), "")
 
 
 def test_exceptions_and_head_are_not_the_budgets() -> None:

@@ -83,10 +83,10 @@ def test_a_kl_between_that_of_4_bits_and_of_8(built: Built, tmp_path: Path) -> N
     assert left == {precision.FILE}
 
 
-def test_a_kl_out_of_reach_is_told(built: Built, tmp_path: Path) -> None:
+def test_a_kl_out_of_reach_is_a_gate_that_fails(built: Built, tmp_path: Path) -> None:
     checks = made(built, wanted(built, "far", budget={"kl": 1e-9}), tmp_path / "a")
-    note = checks["quantize: KL under the budget"].note
-    assert note.startswith("missed 1e-09, this is the least; ")
+    assert not checks["quantize: KL under the budget"].passed
+    assert checks["quantize: KL under the budget"].threshold == 1e-9
     raw = json.loads((tmp_path / "a" / precision.FILE).read_text())
     assert max(f["raised"] for f in raw["fits"]) == sum(row["loss_4"] > row["loss_8"] for row in raw["weights"])
 

@@ -49,8 +49,8 @@ def test_what_no_search_fits_holds_its_largest_value_in_8_bits(kind: str) -> Non
         assert (lost <= 0.5001 * e.scale).all()
         assert footprint.bits_per_weight(graph, table) == pytest.approx(bits + 32 * shape[axis] / w.size)
         assert weight_grids.left_whole(graph, options, False) == ({"w": "no search fits it"} if bits == 4 else {})
-    with pytest.raises(RecipeError, match="no product's weight is called v; the nearest is w"):
-        weight_grids.choose(graph, Quantize(exceptions={"v": 8}), False)
+    with pytest.raises(RecipeError, match="r.yaml:3: no product's weight is called v; the nearest is w"):
+        weight_grids.refuse_strangers(graph, Quantize(exceptions={"v": 8}), "r.yaml:3")
 
 
 def test_bits_a_weight_count_blocks_and_every_weight() -> None:

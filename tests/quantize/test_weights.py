@@ -48,6 +48,20 @@ def undamped(x: Tensor) -> Gram:
     return Gram(x.T @ x, damp=0.0)
 
 
+@pytest.mark.parametrize("grid", GRIDS)
+def test_channels_that_are_always_zero_do_not_set_the_steps(grid: Grid) -> None:
+    """Dead ReLU filters: their weights, twice as large as any other, cost what is read next to nothing."""
+    x, w = inputs(11), weights(11)
+    dead = torch.arange(3, 64, 7)
+    x[:, dead] = 0
+    large, none = w.clone(), w.clone()
+    large[dead], none[dead] = 2 * w.abs().amax(0), 0
+    method = dataclasses.replace(BALANCED, correction=0.0)
+    losses = [lost(x, v, fitted.steps.reals(fitted.codes)) for v in (large, none)
+              for fitted in [fit(v, Gram(x.T @ x), grid, method)]]
+    assert losses[0] <= 2 * losses[1]
+
+
 @pytest.mark.parametrize("grid", [PER_CHANNEL, BLOCKS])
 def test_the_search_finds_what_running_every_candidate_finds(grid: Grid) -> None:
     """SeqMSE by its definition: each block of inputs through the layer, once a candidate."""

@@ -48,6 +48,11 @@ FAULTS = (
     Fault("binary info version", (), r"Unknown QNN BinaryInfo version",
           "the program reads an older form of context binary than this one has", _SAME_SDK,
           _THREAD + "pytorch/executorch"),
+    Fault("graph not finished", (), r"Failed to finalize QNN graph",
+          "on the host: the HTP compiler took every node alone and found no layout for them together; error 1002, "
+          "out of memory by its name, says nothing about memory there (a signed 8-bit cache does it)",
+          "`edgeforge bisect` on the failed job cuts it down to the nodes; give one of them another grid or form",
+          _THREAD + "onnxruntime-qnn itself, of IsInf"),
     Fault("no room in a process domain", ("1002",), r"Failed to find available PD|SMMU.*mmap|fastrpc mmap",
           "the NPU's process domain (about 4 GiB of addresses, less on old chips) has no room for this binary's "
           "weights and buffers beside those already loaded",
