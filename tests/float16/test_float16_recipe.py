@@ -73,7 +73,7 @@ def test_fp8_on_an_older_gpu_is_told_before_any_work(tmp_path: Path) -> None:
 
 def test_the_gate_of_codes_is_for_those_who_read_them(tmp_path: Path) -> None:
     assert _recipe(tmp_path, GPU, "gates: {emitted_codes_db: 25}").limits["emitted_codes_db"] == 25
-    for chip in ("apple-a18", PHONE):
+    for chip in ("apple-m4-gpu", PHONE):
         with pytest.raises(RecipeError, match=r"r.yaml:4: gates.emitted_codes_db: only where "):
             _recipe(tmp_path, chip, "gates: {emitted_codes_db: 25}")
 
