@@ -22,7 +22,8 @@ from edgeforge.export.aimet_file import Glance, glances
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.memory import memory
 from edgeforge.quantize import budget, exceptions
-from edgeforge.recipe import Quantize, Recipe
+from edgeforge.recipe import Recipe
+from edgeforge.sections import Quantize
 from edgeforge.source import Source
 
 

@@ -17,7 +17,8 @@ from edgeforge.adapt.shape import Decoder
 from edgeforge.checkpoint import TensorInfo
 from edgeforge.graph import parts
 from edgeforge.quantize import exceptions
-from edgeforge.recipe import Quantize, Recipe
+from edgeforge.recipe import Recipe
+from edgeforge.sections import Quantize
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.(\d+)\.")
 EMBEDDING, HEAD = ("embed_tokens.weight", "token_embd.weight"), ("lm_head.weight", "output.weight")

@@ -16,7 +16,7 @@ from edgeforge.errors import RecipeError
 from edgeforge.recipe import Recipe
 from edgeforge.stages.plan import Stage
 
-_KNOWN_OTHERWISE = frozenset({"edgeforge.recipe", "edgeforge.errors"})
+_KNOWN_OTHERWISE = frozenset({"edgeforge.recipe", "edgeforge.sections", "edgeforge.errors"})
 """modules that cannot change an artifact but through what is hashed already: the recipe's values"""
 _PATHS = {"text", "encodings"}
 """keys of sections that name a file: what it holds counts, not where it lies"""

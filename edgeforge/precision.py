@@ -11,7 +11,8 @@ from typing import Any
 from edgeforge import show
 from edgeforge.quantize import exceptions
 from edgeforge.quantize.budget import HIGH, LOW, Choice
-from edgeforge.recipe import Budget, Recipe
+from edgeforge.recipe import Recipe
+from edgeforge.sections import Budget
 
 FILE, RECIPE = "precision.json", "recipe.mixed.yaml"
 

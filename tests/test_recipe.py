@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeforge import recipe, scope
+from edgeforge import recipe, scope, sections
 from edgeforge.errors import EXIT_USAGE, RecipeError
 
 MINIMAL = """
@@ -315,7 +315,7 @@ def test_the_quantized_models_gates_are_those_of_its_bits_unless_set(tmp_path: P
     assert (limits["quantize_db (4 bits)"], limits["quantize_kl (4 bits)"]) == (None, 0.3)
     said = _load(tmp_path, MINIMAL + "gates: {quantize_kl: 0.1}\n").limits
     assert said["quantize_kl"] == said["quantize_kl (4 bits)"] == 0.1
-    assert {key for key in limits if "4 bits" not in key} == {*recipe.Gates.model_fields} - {"windows"}
+    assert {key for key in limits if "4 bits" not in key} == {*sections.Gates.model_fields} - {"windows"}
 
 
 def test_scaling_channels_is_there_for_the_asking(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from builds import cli, command, contents, flip, leftovers, rebuilt, variant
 from tiny_build import Built
 
 import edgeforge
-from edgeforge import cache, gates, pipeline, recipe, source
+from edgeforge import cache, gates, pipeline, recipe, sections, source
 from edgeforge.build import STAMP
 from edgeforge.errors import EdgeForgeError, GateError
 from edgeforge.stages.plan import STAGES
@@ -136,7 +136,7 @@ def _keys(path: Path) -> dict[str, str]:
 def test_no_gate_but_the_number_of_windows_decides_what_a_stage_makes(built: Built) -> None:
     before = _keys(built.recipe)
     silent = recipe.load(built.recipe).silent
-    for key in (k for k in recipe.Gates.model_fields if ("gates", k) not in silent):
+    for key in (k for k in sections.Gates.model_fields if ("gates", k) not in silent):
         value = {"windows": 3, "quantize_flips": 1}.get(key, 1.5)
         other = _keys(variant(built, "asked", gates={key: value}))
         assert [n for n in NAMES if other[n] != before[n]] == (list(NAMES) if key == "windows" else ["bundle"]), key

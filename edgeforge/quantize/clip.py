@@ -25,7 +25,7 @@ from edgeforge.graph import edit
 from edgeforge.quantize import roles
 
 if TYPE_CHECKING:
-    from edgeforge.recipe import Quantize
+    from edgeforge.sections import Quantize
 
 Range = tuple[float, float]
 _PASSING = 1e-4

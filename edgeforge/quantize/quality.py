@@ -17,7 +17,7 @@ from edgeforge.quantize.weights import lpbq, seqmse
 from edgeforge.quantize.weights.fit import Method
 
 if TYPE_CHECKING:
-    from edgeforge.recipe import Quantize
+    from edgeforge.sections import Quantize
 
 _BALANCED = Method("search", "gptq", refine=1, correction=0.25, importance=True, reconstruct=False)
 PRESETS = {

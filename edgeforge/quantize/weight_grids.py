@@ -16,7 +16,7 @@ from edgeforge.quantize.products import Product, products
 from edgeforge.quantize.weights.grid import Grid
 
 if TYPE_CHECKING:
-    from edgeforge.recipe import Quantize
+    from edgeforge.sections import Quantize
     from edgeforge.targets import Flow
 
 _FLOAT16, _EIGHT, _SIX = 16, 8, 6

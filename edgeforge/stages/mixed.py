@@ -26,7 +26,7 @@ from edgeforge.quantize import budget, footprint, roles, sensitivity, weight_gri
 from edgeforge.quantize.budget import HIGH, Choice
 from edgeforge.quantize.walk import Sample
 from edgeforge.quantize.weights.grid import Grid
-from edgeforge.recipe import Budget
+from edgeforge.sections import Budget
 
 _SHOWN = 6
 

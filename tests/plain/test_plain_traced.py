@@ -15,7 +15,7 @@ from edgeforge.stages.plan import GRAPH_STAGES
 
 pytestmark = pytest.mark.slow
 
-RECIPES = {"edgeforge.recipe", "edgeforge.errors"}
+RECIPES = {"edgeforge.recipe", "edgeforge.sections", "edgeforge.errors"}
 """see keys._KNOWN_OTHERWISE"""
 AROUND = {"edgeforge.pipeline", "edgeforge.stages.plan", "edgeforge.interrupt"}
 """they start a stage, hear of its steps, and stop it there on Ctrl-C"""

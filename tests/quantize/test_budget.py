@@ -23,7 +23,7 @@ from edgeforge.quantize.budget import Choice
 from edgeforge.quantize.products import products
 from edgeforge.quantize.quality import PRESETS
 from edgeforge.quantize.weights.grid import Grid
-from edgeforge.recipe import Quantize
+from edgeforge.sections import Quantize
 
 LOSS = st.floats(0, 1)
 

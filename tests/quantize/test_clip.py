@@ -16,7 +16,7 @@ from edgeforge.calibrate import histogram
 from edgeforge.calibrate.histogram import Histogram
 from edgeforge.encodings import Table, per_tensor
 from edgeforge.quantize import clip
-from edgeforge.recipe import Quantize
+from edgeforge.sections import Quantize
 
 GRAPH = parse("y = Gather(w, i)", "int64[3] i", "float[3,2] y", w=np.ones((4, 2), np.float32)).graph
 

@@ -20,7 +20,7 @@ from edgeforge.quantize.weights.gram import Gram
 from edgeforge.quantize.weights.grid import Grid
 from edgeforge.quantize.weights.palette import Palette
 from edgeforge.quantize.weights.palette import fit as fit_palette
-from edgeforge.recipe import Quantize
+from edgeforge.sections import Quantize
 
 
 def _recipe(folder: Path, chip: str, **quantize: Any) -> recipe.Recipe:

@@ -13,7 +13,7 @@ from edgeforge.errors import RecipeError
 from edgeforge.quantize import assign, footprint, quality, weight_grids
 from edgeforge.quantize.products import products
 from edgeforge.quantize.weights.grid import Grid, per_channel
-from edgeforge.recipe import Quantize
+from edgeforge.sections import Quantize
 
 OUTSIDE = {
     "depthwise": ("y = Conv<group=3>(x, w)", "float[1,3,5,5] x", (3, 1, 1, 1), 0),

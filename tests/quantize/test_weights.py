@@ -19,7 +19,7 @@ from edgeforge.quantize.weights import gptq, lpbq, refine, seqmse, target
 from edgeforge.quantize.weights.fit import Method, fit, scales
 from edgeforge.quantize.weights.gram import Gram, Loss, Sum
 from edgeforge.quantize.weights.grid import Grid, Steps, encoding, minmax
-from edgeforge.recipe import Candidates, Quantize
+from edgeforge.sections import Candidates, Quantize
 
 PER_CHANNEL, BLOCKS, LPBQ = Grid(4), Grid(4, 16), Grid(4, 16, lpbq=True)
 HALF = Grid(4, 16, half=True)

@@ -18,7 +18,7 @@ from edgeforge.encodings import Encoding, Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.gates import Check
 from edgeforge.graph import edit, fuse_attention, store
-from edgeforge.recipe import Gates
+from edgeforge.sections import Gates
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
