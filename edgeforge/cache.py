@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from edgeforge_runtime import plain as manifest
+from edgeforge_runtime import manifest
 from edgeforge_runtime.errors import ManifestError
 from edgeforge_runtime.typed import read_json
 from filelock import FileLock, Timeout
@@ -95,7 +95,9 @@ def damage(place: Path) -> str | None:
 def declared(bundle: Path) -> set[str]:
     """The files that a bundle's targets run, relative to it: one that its chip alone can make may come later."""
     try:
-        return {p.file for t in manifest.load(bundle).targets.values() for g in t.graphs for p in g.parts}
+        raw = manifest.read(bundle, manifest.FORMAT, manifest.PLAIN_FORMAT)
+        targets = manifest.parse(bundle, raw, manifest.targets)
+        return {p.file for t in targets.values() for g in t.graphs for p in g.parts}
     except ManifestError:
         return set()
 
