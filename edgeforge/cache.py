@@ -92,6 +92,16 @@ def damage(place: Path) -> str | None:
     return None
 
 
+def resized(place: Path, under: str) -> str | None:
+    """The first file below a folder of a finished one that has another size than it was made with; None: none has."""
+    try:
+        files = read_stamp(place)["files"]
+        return next((n for n, seen in files.items() if n.startswith(f"{under}/")
+                     and (place / n).stat().st_size != seen["bytes"]), None)
+    except FileNotFoundError as error:
+        return str(error.filename)
+
+
 def declared(bundle: Path) -> set[str]:
     """The files that a bundle's targets run, relative to it: one that its chip alone can make may come later."""
     try:

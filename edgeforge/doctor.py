@@ -88,6 +88,8 @@ def explain(what: str) -> list[Fault]:
     if text is None:
         return []
     found = by_code(rows, text) or in_text(rows, text)
+    if not found and text is not what and (path / STAMP).is_file():
+        raise EdgeForgeError(f"{path}: {text}", "copy the folder again, or build it again")
     if not found:
         where = f"the log {path}" if text is not what else repr(what)
         known = ", ".join(dict.fromkeys(c for f in rows for c in f.codes))

@@ -48,12 +48,14 @@ class Estimate:
     """What a build will make and need; all in bytes. memory and disk are rough: what SmolLM2-135M took, scaled by what
     each stage holds and writes.
 
-    parts: in order. layer: weights of the largest layer. float32: the exported model, head and table apart.
-    reference: HuggingFace's logits, which the gates compare with. compilers: all that run at once.
+    parts: in order. layer: weights of the largest layer. piece: of the largest of layers, embedding and head. float32:
+    the exported model, head and table apart. reference: HuggingFace's logits, which the gates compare with. compilers:
+    all that run at once.
     """
 
     parts: tuple[Part, ...]
     layer: int
+    piece: int
     float32: int
     reference: int
     compilers: int
@@ -92,20 +94,21 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * 2
     top = _codes((decoder.vocab, (head or table) // decoder.vocab), bits, bits.head, half)
+    table_bytes = table * (_HALF if half else bits.embedding) // 8
     made: tuple[Part, ...] = (
-        Part("embedding", table * bits.embedding // 8, bits.embedding), *_body(recipe, decoder, weights),
+        Part("embedding", table_bytes, bits.embedding), *_body(recipe, decoder, weights),
         Part("head", top, bits.head, logits=logits))
     if half:
         kv = kv_bytes(decoder, recipe.target.context, _HALF)
         own = 0 if not head and not bits.rounded else top  # what is rounded has no more part in the table
-        made = (Part(decoder.profile.binary, table * _HALF // 8 + sum(weights) + own, bits.weights, kv, logits),)
+        made = (Part(decoder.profile.binary, table_bytes + sum(weights) + own, bits.weights, kv, logits),)
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES
     largest = max(p.weights * 8 // p.bits for p in made)
     a_byte, a_weight = decoder.profile.builder
     compilers = (a_byte * made[0].weights + a_weight * count if half else
                  2 * (_COMPILER + _COMPILER_A_WEIGHT * largest))
-    return Estimate(made, max(weights), count * _FLOAT_BYTES, reference, compilers)
+    return Estimate(made, max(weights), max(*weights, table_bytes, top), count * _FLOAT_BYTES, reference, compilers)
 
 
 def product_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int]:

@@ -174,7 +174,7 @@ def test_a_bundle_with_nothing_wrong_is_no_error(tmp_path: Path) -> None:
         cache.stamp(work, {"key": "k", "stage": "bundle"})
     healthy = CliRunner().invoke(cli.app, ["doctor", str(tmp_path / "bundle")])
     assert healthy.exit_code == 0, healthy.output
-    assert "every file is whole" in healthy.output
+    assert "every file has its size" in healthy.output
 
 
 @pytest.mark.parametrize("nothing", ["", " "])

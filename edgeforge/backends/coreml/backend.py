@@ -76,9 +76,13 @@ class CoreMLBackend:
 
             if why := systems.coreai():
                 raise ExecutorError(f"this target needs Core AI: {why}; {systems.INSTALL_COREAI}")
+            from edgeforge import cache
             from edgeforge.backends.coreml.coreai.asset import CoreAiExecutor
 
-            return CoreAiExecutor((folder / target.graphs[0].parts[0].file).parent, "float16")
+            asset = Path(target.graphs[0].parts[0].file).parent
+            if (name := cache.resized(folder, str(asset))) is not None:  # it would take this process with it
+                raise ExecutorError(f"{name} is damaged: copy the bundle again, or build it again")
+            return CoreAiExecutor(folder / asset, "float16")
 
         return {SIMULATOR: simulated, COREAI: first_party}
 

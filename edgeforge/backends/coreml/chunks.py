@@ -38,8 +38,8 @@ def cut(model: ir.Model, formats: Mapping[str, Format], most: int) -> list[ir.Mo
     except UnsupportedError as error:
         raise UnsupportedError(error.message, _HINT) from error
     if max(plan.bytes) > most:
-        what = "the embedding" if plan.bytes[0] > most else "the head"
-        raise UnsupportedError(f"{what} holds {max(plan.bytes):,} bytes of weights, and a package {most:,}", _HINT)
+        what, size = ("embedding", plan.bytes[0]) if plan.bytes[0] > most else ("head", plan.bytes[-1])
+        raise UnsupportedError(f"the {what} holds {size:,} bytes of weights, and a package {most:,}", _HINT)
     at = _joined(plan.bytes, most)
     cuts = [plan.cuts[i - 1] for i in at]
     values = ir.convenience.create_value_mapping(model.graph)

@@ -34,11 +34,14 @@ def package_bytes(recipe: Recipe, chip: Apple) -> int:
 
 def check(facts: Facts, chip: Apple) -> Iterator[Finding]:
     """What stands against the recipe's section `apple` on this chip."""
-    most = package_bytes(facts.recipe, chip)
-    if facts.estimate is not None and facts.estimate.layer > most:
-        yield Finding("recipe", facts.recipe.where("apple.package_bytes"), f"one layer holds {facts.estimate.layer:,} "
-                      f"bytes of weights, and a package {most:,}",
-                      f"set apple.package_bytes to {facts.estimate.layer * 11 // 10} or more, or take fewer bits")
+    most, where = package_bytes(facts.recipe, chip), facts.recipe.where("apple.package_bytes")
+    piece = 0 if facts.estimate is None or facts.recipe.apple.format == "aimodel" else facts.estimate.piece
+    if piece > most:
+        yield Finding("recipe", where, f"the embedding, the head or one layer holds {piece:,} bytes of weights, and a "
+                      f"package {most:,}", f"set apple.package_bytes to {piece * 11 // 10} or more, or take fewer bits")
+    if most > chip.package_bytes:
+        yield Finding("warning", where, f"{most:,} bytes in one package, and {chip.name} is known to load "
+                      f"{chip.package_bytes:,}", "leave apple.package_bytes out")
     yield from _system(facts.recipe)
     yield from _asset(facts, chip)
     if facts.recipe.apple.kv == "state" and chip.unit == "ane":

@@ -120,3 +120,5 @@ def test_an_asset_as_the_bundle_s_device_file(tmp_path: Path) -> None:
     assert abs((tmp_path / "again.aimodel" / file.name).stat().st_size - file.stat().st_size) < 1000
     assert _guarded(lambda: app(["run", str(bundle), "hi", "--on", "coreai", "--max-tokens", "2", "--raw"],
                                 standalone_mode=False)) == 0
+    file.write_bytes(file.read_bytes()[:3000])  # which Core AI answers by ending the process
+    assert _guarded(lambda: app(["run", str(bundle), "hi", "--on", "coreai", "--raw"], standalone_mode=False)) == 1
