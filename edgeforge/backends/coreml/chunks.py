@@ -80,4 +80,4 @@ def _size(array: np.ndarray, form: Format | None) -> Encoding:
         bits = form.bits + _FLOAT16 * form.steps().size / array.size
     else:
         bits = _FLOAT16
-    return Encoding(math.ceil(bits), True, np.float32(1), np.int64(0))  # type: ignore[arg-type]
+    return Encoding(math.ceil(bits), True, np.ones((), np.float32), np.zeros((), np.int64))
