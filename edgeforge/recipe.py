@@ -59,8 +59,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _four_bits_of_a_graph(self) -> Recipe:
-        if isinstance(self.model, OnnxModel) and self.quantize.four_bits and self.gates.quantize_db is None:
-            raise ValueError(f"quantize.{self.quantize.four_bits}: 4 bits cost a plain graph, a vision encoder above "
+        key = self.quantize.giver(4)
+        if isinstance(self.model, OnnxModel) and key not in ("", "head") and self.gates.quantize_db is None:
+            raise ValueError(f"quantize.{key}: 4 bits cost a plain graph, a vision encoder above "
                              "all, more than they save; take 8, or say in gates.quantize_db what may be lost")
         return self
 

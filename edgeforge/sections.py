@@ -247,12 +247,12 @@ class Quantize(Section):
         """Has any weight fewer than 16 bits?"""
         return min(self.weights, self.head, *self.exceptions.values(), _FLOAT16) < _FLOAT16
 
-    @property
-    def four_bits(self) -> str:
-        """The key that gives weights 4 bits; empty when none does."""
-        if 4 in self.exceptions.values():
+    def giver(self, bits: int) -> str:
+        """The key that gives weights so many bits; empty when none does."""
+        if bits in self.exceptions.values():
             return "exceptions"
-        return "weights" if self.weights == 4 and "*" not in self.exceptions else ""
+        rest = () if "*" in self.exceptions else ("weights", "head")
+        return next((key for key in rest if getattr(self, key) == bits), "")
 
     @field_validator("transforms")
     @classmethod

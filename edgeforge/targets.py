@@ -205,9 +205,10 @@ SNAPDRAGONS = {chip.name: chip for chip in (
 
 @dataclass(frozen=True)
 class Cuda:
-    """What one compute capability takes, as TensorRT for RTX 1.7 does: tried, by building for it.
+    """What one compute capability takes, as TensorRT for RTX 1.7 does.
 
-    sm: 89 for 8.9. cross: the builder makes engines for it on any machine; else only where such a GPU is.
+    sm: 89 for 8.9. cross: the builder makes engines for it on any machine, and what is said here was tried by building
+    some; else only where such a GPU is, and what is said here is what its neighbours take.
     """
 
     sm: int
@@ -215,7 +216,12 @@ class Cuda:
 
     @property
     def int4(self) -> bool:
-        """4-bit weights stay so up to the product that reads them."""
+        """4-bit weights are built for it; before, the builder ends with "model contains HW-specific datatypes"."""
+        return self.sm >= 80
+
+    @property
+    def int8_alone(self) -> bool:
+        """8-bit weights stay so up to a product with float16; before, only where codes multiply codes."""
         return self.sm >= 80
 
     @property
@@ -243,6 +249,10 @@ class Gpu(Chip):
     @property
     def int4(self) -> bool:
         return all(CUDA[sm].int4 for sm in self.sms)
+
+    @property
+    def int8_alone(self) -> bool:
+        return all(CUDA[sm].int8_alone for sm in self.sms)
 
     @property
     def fp8(self) -> bool:

@@ -63,6 +63,7 @@ def test_every_gpu_has_a_capability_of_the_table() -> None:
     assert {gpu.name for gpu in targets.GPUS.values() if not gpu.cross} == {
         "h100", "jetson-orin-nano", "jetson-orin-nx", "jetson-agx-orin", "jetson-agx-thor"}
     assert {sm for sm, cuda in targets.CUDA.items() if not cuda.int4} == {75}
+    assert {sm for sm, cuda in targets.CUDA.items() if not cuda.int8_alone} == {75}
     assert {sm for sm, cuda in targets.CUDA.items() if not cuda.fp8} == {75, 80, 86, 87}
     everywhere = targets.GPUS["rtx-any"]
     assert (everywhere.cross, everywhere.int4, everywhere.fp8) == (True, True, False)

@@ -86,10 +86,27 @@ def test_fp8_is_multiplied_by_fp8(built: dict[str, t.Built]) -> None:
 
 def test_a_single_row_reads_fp8_as_it_is(tmp_path: Path) -> None:
     """At sizes where TensorRT would unpack the weight first (rows.py); tiny products it takes apart anyway."""
+    model = _real_sizes()
+    assert _failed(_checks(t.build(tmp_path / "m", model, t.table(model, 8, fp8=True), ("SM89",)))) == []
+
+
+def _real_sizes() -> ir.Model:
+    """One layer as wide as SmolLM2's: what TensorRT does with a product hangs on its size."""
     sizes = {"hidden_size": 576, "intermediate_size": 1536}
     made = tiny.adapt(tiny.model("llama", **t.SIZES | sizes | {"num_hidden_layers": 1}), TRT, t.CONTEXT, t.PREFILL)
-    model = optimize(made.model, TRT)
-    assert _failed(_checks(t.build(tmp_path / "m", model, t.table(model, 8, fp8=True), ("SM89",)))) == []
+    return optimize(made.model, TRT)
+
+
+def test_turing(tmp_path: Path) -> None:
+    """The reasons of limits.py: float16 and codes by codes hold, 8-bit weights alone are unpacked, int4 ends it."""
+    model = _real_sizes()
+    for name, options in (("float16", {}), ("int8-int8", {"bits": 8, "read": True})):
+        one = t.build(tmp_path / name, model.clone(), t.table(model, **options), ("SM75",))
+        assert _failed(_checks(one)) == [], name
+    alone = t.build(tmp_path / "int8", model.clone(), t.table(model, 8), ("SM75",))
+    assert _failed(_checks(alone)) == ["AR-16: weights unpacked before their product"]
+    with pytest.raises(ChildFailed, match="HW-specific datatypes: int4"):
+        t.build(tmp_path / "int4", model.clone(), t.table(model, 4, 64), ("SM75",))
 
 
 def test_the_header_names_the_gpus(built: dict[str, t.Built], tmp_path: Path) -> None:

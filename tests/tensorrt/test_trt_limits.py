@@ -59,13 +59,40 @@ def test_a_phone_is_no_gpu() -> None:
         limits.gpu(targets.chip("snapdragon-8-gen-3"))
 
 
-def test_four_bits_before_ampere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TURING: list[tuple[dict[str, object], str, str]] = [
+    ({"weights": 4, "activations": 8}, "weights", "4-bit"),
+    ({"weights": 8, "head": 4, "activations": 8}, "head", "4-bit"),
+    ({"weights": 16, "exceptions": {"*.down_proj.weight": 4}}, "exceptions", "4-bit"),
+    ({}, "weights", "8-bit"), ({"weights": 16, "head": 8}, "head", "8-bit"),
+    ({"weights": 16, "exceptions": {"*.down_proj.weight": 8}}, "exceptions", "8-bit")]
+
+
+@pytest.mark.parametrize(("quantize", "key", "bits"), TURING)
+def test_what_turing_lacks_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 quantize: dict[str, object], key: str, bits: str) -> None:
+    """Beside test_turing of the engines: what is refused here fails there."""
     _installed(monkeypatch, wheel.RTX, wheel.TESTED)
-    (finding,) = _found(tmp_path, "geforce-rtx-2080", weights=4)
+    (finding,) = _found(tmp_path, "geforce-rtx-2080", **quantize)
     assert finding.severity == "recipe"
-    assert "geforce-rtx-2080 (7.5) unpacks them" in finding.what
-    assert _found(tmp_path, "geforce-rtx-2080", weights=8, head=8) == []
-    assert _found(tmp_path, "geforce-rtx-3080", weights=4, block=128) == []
+    assert f": quantize.{key}" in finding.where
+    assert finding.what.startswith(bits)
+    assert "geforce-rtx-2080 (7.5)" in finding.what
+    assert f"quantize.{key} to 16" in finding.change
+    assert _found(tmp_path, "geforce-rtx-3080", **quantize) == []
+
+
+@pytest.mark.parametrize("quantize", [
+    {"weights": 8, "activations": 8}, {"weights": 16}, {"weights": 16, "head": 8, "activations": 8},
+    {"weights": 4, "exceptions": {"*": 16}}])
+def test_what_turing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantize: dict[str, object]) -> None:
+    """The first two are what the findings advise."""
+    _installed(monkeypatch, wheel.RTX, wheel.TESTED)
+    assert _found(tmp_path, "geforce-rtx-2080", **quantize) == []
+
+
+def test_a_card_says_which_int8() -> None:
+    assert "int8 by int8" in backend("tensorrt").card(targets.chip("geforce-rtx-2060")).line
+    assert "int8 by int8" not in backend("tensorrt").card(targets.chip("a100")).line
 
 
 @pytest.mark.parametrize(("chip", "capability"), [
@@ -88,7 +115,8 @@ def test_fp8_from_ada_on(tmp_path: Path, chip: str) -> None:
 @pytest.mark.usefixtures("nothing_installed")
 def test_what_needs_no_tensorrt_is_told_without_it(tmp_path: Path) -> None:
     assert [f.severity for f in _found(tmp_path, "geforce-rtx-3090", eight_bits="fp8")] == ["recipe", "error"]
-    assert [f.severity for f in _found(tmp_path, "geforce-rtx-2080", weights=4)] == ["recipe", "error"]
+    assert [f.severity for f in _found(tmp_path, "geforce-rtx-2080", weights=4)] == [
+        "recipe", "recipe", "error"], "the head's 8 bits too"
     assert [f.severity for f in _found(tmp_path, "jetson-agx-orin", eight_bits="fp8")] == ["recipe"]
 
 

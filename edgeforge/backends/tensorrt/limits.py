@@ -11,6 +11,8 @@ from edgeforge.findings import Facts, Finding
 from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip, Gpu
 
+_FOUR, _EIGHT = 4, 8
+
 
 def gpu(chip: Chip) -> Gpu:
     """The chip as a GPU; UnsupportedError: it is none."""
@@ -55,11 +57,16 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 def _formats(recipe: Recipe, chip: Gpu) -> Iterator[Finding]:
     """Numbers that one of the chip's GPUs has no product for."""
-    if not chip.int4 and (key := recipe.quantize.four_bits):
-        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, and {chip.name} "
-                      f"({_capabilities(chip)}) unpacks them to float16 before every product",
-                      f"set quantize.{key} to 8, or take a GPU from Ampere (8.0) on")
-    if not chip.fp8 and recipe.quantize.fp8:
+    asked = recipe.quantize
+    if not chip.int4 and (key := asked.giver(_FOUR)):
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"4-bit weights, which TensorRT does not build for "
+                      f"{chip.name} ({_capabilities(chip)})", f"set quantize.{key} to 8 and quantize.activations to 8, "
+                      f"or quantize.{key} to 16, or take a GPU from Ampere (8.0) on")
+    if not chip.int8_alone and asked.activations > _EIGHT and (key := asked.giver(_EIGHT)):
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), "8-bit weights that float16 multiplies, which "
+                      f"{chip.name} ({_capabilities(chip)}) unpacks to float16 before every product",
+                      f"set quantize.activations to 8, or quantize.{key} to 16, or take a GPU from Ampere (8.0) on")
+    if not chip.fp8 and asked.fp8:
         yield Finding("recipe", recipe.where("quantize.eight_bits"), f"fp8, and {chip.name} ({_capabilities(chip)}) "
                       "has no products of it before compute capability 8.9",
                       "set quantize.eight_bits to int8, or take a GPU from Ada (8.9) on")
@@ -80,11 +87,11 @@ def _builder(recipe: Recipe, chip: Gpu, found: wheel.Found) -> Iterator[Finding]
 def card(chip: Chip) -> Card:
     """The GPU as TensorRT sees it."""
     mine = gpu(chip)
-    formats = ["float16", "int8", *(["int4 in blocks"] if mine.int4 else []), *(["fp8"] if mine.fp8 else [])]
+    formats = ["float16", "int8" if mine.int8_alone else "int8 by int8", *(["int4 in blocks"] if mine.int4 else []), *(["fp8"] if mine.fp8 else [])]
     where = "engine built anywhere" if mine.cross else "engine built on the device only"
     return Card(f"compute capability {_capabilities(mine)}; {', '.join(formats)}; {where}",
-                {"compute": [f"{sm // 10}.{sm % 10}" for sm in mine.sms], "int4": mine.int4, "fp8": mine.fp8,
-                 "cross": mine.cross})
+                {"compute": [f"{sm // 10}.{sm % 10}" for sm in mine.sms], "int4": mine.int4,
+                 "int8_alone": mine.int8_alone, "fp8": mine.fp8, "cross": mine.cross})
 
 
 def _capabilities(chip: Gpu) -> str:
