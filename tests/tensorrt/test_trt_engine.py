@@ -90,6 +90,36 @@ def test_a_single_row_reads_fp8_as_it_is(tmp_path: Path) -> None:
     assert _failed(_checks(t.build(tmp_path / "m", model, t.table(model, 8, fp8=True), ("SM89",)))) == []
 
 
+FORMS: dict[str, Mapping[str, int | bool | None]] = {n: GRIDS[n] for n in ("float16", "int8", "int8-int8")}
+FAMILIES = ("llama", "llama-tied", "qwen2", "qwen3", "phi3-partial", "phi", "stablelm-parallel", "granite", "smollm3",
+            "olmo2", "gemma2", "gemma3")
+TABLE_AS_CODES = "olmo2"
+"""its first product reads the embedding as it is, and TensorRT keeps the table once more, as the codes that
+QuantizeLinear would make of a row: its share of the model's bytes comes on top"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_weights_once(tmp_path: Path, family: str) -> None:
+    """One layer at sizes where TensorRT lays weights out for each profile, if the graph lets it."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4,
+             "num_hidden_layers": 1, "sliding_window": t.CONTEXT}
+    own = {"layer_types": ["sliding_attention"]} if family == "gemma3" else {}
+    made = tiny.adapt(tiny.model(family, **t.SIZES | sizes | own), TRT, t.CONTEXT, t.PREFILL)
+    model = optimize(made.model, TRT)
+    for name, options in FORMS.items():
+        tied = [p.weight.name for p in weights.products(model.graph) if len(list(p.weight.uses())) > 1]
+        grids = Table({n: e for n, e in t.table(model, **options).items() if n not in tied})  # untied before it has any
+        one = t.build(tmp_path / name, model.clone(), grids)
+        found, ratio = _checks(one), one.engine.weights_bytes / one.emitted.weight_bytes
+        twice = name == "int8-int8" and family == TABLE_AS_CODES
+        assert ratio <= (1.1 if twice else 1.005), name
+        assert _failed(found) == (["weights of both profiles over the model's"] if twice else []), name
+        for width in t.WIDTHS:
+            assert found[f"compile: AR-{width}: attention kernels"].value == one.emitted.attentions, name
+        assert one.emitted.attentions == (family != "gemma2"), name
+
+
 def _real_sizes() -> ir.Model:
     """One layer as wide as SmolLM2's: what TensorRT does with a product hangs on its size."""
     sizes = {"hidden_size": 576, "intermediate_size": 1536}

@@ -1,4 +1,5 @@
-"""Products that read the same value become one, and a Split behind it: q, k and v; gate and up.
+"""Products that read the same value become one, and a Split behind it: q, k and v; gate and up. What a checkpoint holds
+as one product and cuts by Slices (Phi3's qkv_proj, gate_up_proj) is cut the same way.
 
 TensorRT merges them by itself, and then lays the merged weight out anew for each optimization profile: prefill and
 decode no longer share it (SmolLM2's shapes on 1.7.1, float16 and W8A8: 1.49 x the bytes; merged here: 1.00). It also
@@ -23,7 +24,8 @@ _Kind = tuple[ir.Value, str, int | None]
 
 
 def merge(model: ir.Model, packed: dict[str, Packed]) -> dict[str, Packed]:
-    """In place. Post: no two products of the same form (codes, block, or neither) read one value.
+    """In place. Post: no two products of the same form (codes, block, or neither) read one value, and no product is cut
+    by Slices of its last axis.
 
     A weight that something else reads too (a tied embedding) stays by itself. Before weights.write.
 
@@ -33,6 +35,7 @@ def merge(model: ir.Model, packed: dict[str, Packed]) -> dict[str, Packed]:
     Returns:
         packed, with merged weights under their new names.
     """
+    _cut_fused(model.graph)
     groups: dict[_Kind, list[Product]] = {}
     for product in products(model.graph):
         if len(list(product.weight.uses())) == 1 and len(list(product.turn.outputs[0].uses())) == 1:
@@ -45,6 +48,32 @@ def merge(model: ir.Model, packed: dict[str, Packed]) -> dict[str, Packed]:
             found[name] = _joined(parts)
     common.RemoveUnusedNodesPass()(model)
     return found
+
+
+def _cut_fused(graph: ir.Graph) -> None:
+    """Slices that take a product apart, whole and without overlap, become what `_cut` writes."""
+    for product in products(graph):
+        whole = product.node.outputs[0]
+        slices = _slices(whole)
+        if slices:
+            readers = list(slices.values())
+            first = next(node for node in graph if node in readers)
+            parts = _cut(graph, first, whole, [str(n.outputs[0].name) for n in readers], [b - a for a, b in slices])
+            for node, part in zip(readers, parts, strict=True):
+                edit.take_over(node.outputs[0], part)
+
+
+def _slices(whole: ir.Value) -> dict[tuple[int, int], ir.Node]:
+    """What reads it, by first and last output and in their order; nothing unless Slices do that tile its last axis."""
+    uses, shape = [use.node for use in whole.uses()], edit.known_dims(whole)
+    if whole.is_graph_output() or any(node.op_type != "Slice" for node in uses):
+        return {}
+    bounds = [edit.slice_bounds(node) or {} for node in uses]
+    if len(uses) < 2 or any(set(b) != {len(shape) - 1} for b in bounds):
+        return {}
+    found = dict(sorted(zip((b[len(shape) - 1] for b in bounds), uses, strict=True), key=lambda pair: pair[0]))
+    tiles = [start for start, _ in found] + [shape[-1]] == [0] + [stop for _, stop in found]
+    return found if tiles and len(found) == len(uses) else {}
 
 
 def _kind(product: Product, packed: dict[str, Packed]) -> _Kind:
