@@ -29,6 +29,7 @@ SWA_COS, SWA_SIN = f"swa_{COS}", f"swa_{SIN}"
 """rotary rows of the layers with sliding-window attention, where these have a table of their own"""
 WRITE = "write_index"
 """input of a graph whose cache stays with the executor, a slot a position: the slot of the first new token"""
+_UNSAID = (("pieces", ()), ("least_db", None))
 T = TypeVar("T")
 _MOST_ELEMENTS = 1 << 40
 """of one tensor: beyond any that a device could hold"""
@@ -89,11 +90,16 @@ class Graph:
 
 @dataclass(frozen=True)
 class Target:
-    """One way to execute the bundle: an executor's name, its options, and the graphs, widest first."""
+    """One way to execute the bundle: an executor's name, its options, and the graphs, widest first.
+
+    least_db: SQNR that its logits reach against the CPU's where it computes right; None: codes that flip between two
+        arithmetics say how much, and no build knows.
+    """
 
     executor: str
     graphs: tuple[Graph, ...]
     options: dict[str, str] = field(default_factory=dict)
+    least_db: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Writes manifest.json into folder."""
-        raw = asdict(self, dict_factory=lambda found: dict(f for f in found if f != ("pieces", ())))
+        raw = asdict(self, dict_factory=lambda found: dict(f for f in found if f not in _UNSAID))
         text = json.dumps({"format": FORMAT, **raw}, indent=1, sort_keys=True)
         (folder / NAME).write_text(text + "\n", encoding="utf-8")
 

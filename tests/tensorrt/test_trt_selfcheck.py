@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import trt_tiny as t
 from edgeforge_runtime import rope
 from edgeforge_runtime import session as sessions
 from edgeforge_runtime.executors import Executor, open_executor
-from edgeforge_runtime.manifest import Manifest, Target
+from edgeforge_runtime.manifest import LOGITS, Manifest, Target
 from edgeforge_runtime.session import Session
 
 from edgeforge import selfcheck
@@ -81,6 +82,44 @@ def test_a_gpu_that_computes_wrong_is_exit_3(bundle: Path, monkeypatch: pytest.M
     monkeypatch.setattr(emulate.InPlaceOnCpu, "run", forgetful)
     assert command("selfcheck", bundle) == 3
     assert "✗ trt against cpu, logits" in capsys.readouterr().out
+
+
+def _noisy(monkeypatch: pytest.MonkeyPatch, loss_db: float) -> None:
+    kept, random = emulate.InPlaceOnCpu.run, np.random.default_rng(0)
+
+    def run(self: emulate.InPlaceOnCpu, graph: object, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        made = kept(self, graph, feeds)  # type: ignore[arg-type]
+        right = made[LOGITS].astype(np.float32)
+        noise = random.standard_normal(right.shape) * right.std() * 10 ** (-loss_db / 20)
+        return made | {LOGITS: (right + noise).astype(np.float32)}
+    monkeypatch.setattr(emulate.InPlaceOnCpu, "run", run)
+
+
+@pytest.mark.usefixtures("onnxruntime_for_the_gpu")
+@pytest.mark.parametrize(("loss", "ends"), [(30, 3), (45, 0)])
+def test_float16_is_held_to_what_float16_loses(bundle: Path, monkeypatch: pytest.MonkeyPatch, loss: float,
+                                               ends: int) -> None:
+    """A GPU that is wrong by 30 dB, with an engine whose build had 50 to reach."""
+    _noisy(monkeypatch, loss)
+    assert command("selfcheck", bundle) == ends
+
+
+@pytest.mark.usefixtures("onnxruntime_for_the_gpu")
+def test_codes_may_flip(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same noise passes where products read codes: their target states no bound of its own."""
+    floats = t.floats("llama", 1)
+    emitted = emit(floats.clone(), t.table(floats, 8, read=True), t.CONTEXT)
+    assert emulate.target(emitted.model, "e", list(t.WIDTHS), t.CONTEXT).least_db is None
+    other = tmp_path / "codes"
+    shutil.copytree(bundle, other)
+    manifest = Manifest.load(other)
+    assert manifest.targets[decoder.TARGET].least_db == emulate.FLOAT16_DB
+    loose = {n: dataclasses.replace(one, least_db=None) for n, one in manifest.targets.items()}
+    dataclasses.replace(manifest, targets=loose).save(other)
+    _noisy(monkeypatch, 30)
+    assert command("selfcheck", other) == 0
+    _noisy(monkeypatch, 10)
+    assert command("selfcheck", other) == 3
 
 
 def test_without_the_gpu_it_says_so(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,9 @@ from edgeforge.backends.tensorrt.job import EXECUTOR, Shape
 from edgeforge.graph import edit
 
 _TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
+FLOAT16_DB = 40.0
+"""what two float16 arithmetics of one graph agree to at least: a build lets 50 pass between float16 and float32
+(gates.emitted_db), and a GPU rounds elsewhere again; where codes flow they may flip, and there is no such bound"""
 _QUIET = 4
 """onnxruntime's severity "fatal": it warns at every step that it copies the cache, which a GPU does not"""
 
@@ -57,10 +60,11 @@ def target(model: ir.Model, file: str, widths: list[int], context: int) -> Targe
     def graph(number: int, ar: int) -> Graph:
         def tensors(values: list[ir.Value]) -> tuple[Tensor, ...]:
             return tuple(Tensor(str(v.name), _dtype(v), _shape(v, ar)) for v in values
-                         if past_layer(str(v.name)) is None and not str(v.name).startswith("past_"))
+                         if not str(v.name).startswith("past_"))
         inside = Part(file, f"profile_{number}", tensors(list(model.graph.inputs)), tensors(list(model.graph.outputs)))
         return Graph(ar, context, (inside,))
-    return Target(EXECUTOR, tuple(graph(i, ar) for i, ar in enumerate(widths)))
+    codes = any(node.op_type == "QuantizeLinear" for node in model.graph)
+    return Target(EXECUTOR, tuple(graph(i, ar) for i, ar in enumerate(widths)), least_db=None if codes else FLOAT16_DB)
 
 
 def _shape(value: ir.Value, ar: int) -> Shape:

@@ -87,7 +87,8 @@ def _builder(recipe: Recipe, chip: Gpu, found: wheel.Found) -> Iterator[Finding]
 def card(chip: Chip) -> Card:
     """The GPU as TensorRT sees it."""
     mine = gpu(chip)
-    formats = ["float16", "int8" if mine.int8_alone else "int8 by int8", *(["int4 in blocks"] if mine.int4 else []), *(["fp8"] if mine.fp8 else [])]
+    formats = ["float16", "int8" if mine.int8_alone else "int8 by int8", *(["int4 in blocks"] if mine.int4 else []),
+               *(["fp8"] if mine.fp8 else [])]
     where = "engine built anywhere" if mine.cross else "engine built on the device only"
     return Card(f"compute capability {_capabilities(mine)}; {', '.join(formats)}; {where}",
                 {"compute": [f"{sm // 10}.{sm % 10}" for sm in mine.sms], "int4": mine.int4,
