@@ -6,8 +6,11 @@ and output of every profile, and that decode is captured once and replayed.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,13 @@ from edgeforge_runtime.executors.trt import TrtExecutor
 from edgeforge_runtime.executors.trt_device import CudaDevice
 from edgeforge_runtime.manifest import COS, IDS, LOGITS, MASK, SIN, WRITE, Graph, Part, Target, Tensor
 
+CUDA_CALLS = {
+    "cudaStreamCreate": (), "cudaMalloc": ("size",), "cudaMemsetAsync": ("devPtr", "value", "count", "stream"),
+    "cudaMemcpyAsync": ("dst", "src", "count", "kind", "stream"), "cudaStreamBeginCapture": ("stream", "mode"),
+    "cudaStreamEndCapture": ("stream",), "cudaGraphInstantiate": ("graph", "flags"), "cudaGraphDestroy": ("graph",),
+    "cudaGraphLaunch": ("graphExec", "stream"), "cudaStreamSynchronize": ("stream",),
+    "cudaGraphExecDestroy": ("graphExec",), "cudaFree": ("devPtr",), "cudaStreamDestroy": ("stream",)}
+"""cuda.bindings.runtime of cuda-bindings 12.9.10, each with its arguments; the last test reads them there"""
 CL, VOCAB = 16, 8
 CACHES = ("past_key_0", "past_value_0")
 Calls = list[tuple[Any, ...]]
@@ -222,13 +232,47 @@ def test_feeds_are_checked_before_they_reach_the_gpu(folder: Path) -> None:
     assert calls == []
 
 
-def test_without_a_gpu_the_target_says_what_it_needs(folder: Path) -> None:
-    with pytest.raises(ExecutorError, match="cuda-python|TensorRT-RTX|GPU"):
+@pytest.mark.parametrize(("magic", "module", "said"), [
+    (b"vtrt", "tensorrt_rtx", "pip install tensorrt-rtx-cu12"), (b"ftrt", "tensorrt", "whose trtexec built it")])
+def test_an_engine_is_read_by_the_edition_that_made_it(folder: Path, monkeypatch: pytest.MonkeyPatch, magic: bytes,
+                                                       module: str, said: str) -> None:
+    (folder / "device" / "model.engine").write_bytes(magic)
+    for name in ("tensorrt_rtx", "tensorrt"):
+        monkeypatch.setitem(sys.modules, name, None if name == module else ModuleType(name))
+    with pytest.raises(ExecutorError, match=f"needs {module} and its GPU.*{said}"):
+        open_executor(TARGET, folder)
+    calls: Calls = []
+    monkeypatch.setitem(sys.modules, module, FakeTrt(calls))
+    TrtExecutor(TARGET, folder, device=FakeDevice(calls))
+    assert ("context",) in calls
+
+
+def test_libraries_that_do_not_load_are_no_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tensorrt_rtx").mkdir()
+    (folder / "tensorrt_rtx" / "__init__.py").write_text("raise OSError('libtensorrt_rtx.so.1: too short')\n")
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    with pytest.raises(ExecutorError, match=r"tensorrt_rtx and its GPU: libtensorrt_rtx\.so\.1: too short"):
         open_executor(TARGET, folder)
 
 
+def test_without_cuda_python_the_target_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
+    with pytest.raises(ExecutorError, match="needs cuda-python and an NVIDIA driver"):
+        TrtExecutor(TARGET, folder, FakeTrt([]))
+
+
+def test_an_engine_that_cannot_be_read(folder: Path) -> None:
+    (folder / "device" / "model.engine").unlink()
+    with pytest.raises(ExecutorError, match=r"model\.engine cannot be read: No such file"):
+        TrtExecutor(TARGET, folder, FakeTrt([]), FakeDevice([]))
+
+
 class FakeCudart:
-    """cuda-python's convention: every call returns (error, *results); an error is an enum with a name."""
+    """cuda-python's convention: every call returns (error, *results); an error is an enum with a name.
+
+    It has the calls of CUDA_CALLS and no others.
+    """
 
     class cudaStreamCaptureMode:
         cudaStreamCaptureModeThreadLocal = 1
@@ -241,7 +285,11 @@ class FakeCudart:
         self._fails = fails
 
     def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        if name not in CUDA_CALLS:
+            raise AttributeError(name)
+
         def call(*arguments: Any) -> tuple[Any, ...]:
+            assert len(arguments) == len(CUDA_CALLS[name]), name
             self.calls.append(name)
             return (2 if name == self._fails else 0, 0x5000)
         return call
@@ -266,3 +314,13 @@ def test_the_cuda_calls_of_a_capture_and_of_closing() -> None:
 def test_an_error_of_cudas_has_its_name() -> None:
     with pytest.raises(ExecutorError, match="cudaMalloc: 2"):
         CudaDevice(FakeCudart("cudaMalloc")).allocate(64)
+
+
+def test_the_cuda_calls_are_cuda_pythons() -> None:
+    """Loads without a driver, where it is installed."""
+    cudart = pytest.importorskip("cuda.bindings.runtime")
+    assert {n: tuple(inspect.signature(getattr(cudart, n)).parameters) for n in CUDA_CALLS} == CUDA_CALLS
+    assert cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal == 1
+    assert (cudart.cudaMemcpyKind.cudaMemcpyHostToDevice, cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost) == (1, 2)
+    with pytest.raises(ExecutorError, match="cudaMalloc: cudaError|cudaStreamCreate: cudaError"):
+        CudaDevice(cudart).allocate(1 << 60)

@@ -18,33 +18,37 @@ from typing import Any
 import numpy as np
 
 from edgeforge_runtime.errors import ExecutorError
-from edgeforge_runtime.manifest import Graph, Part, Target, past_layer
+from edgeforge_runtime.manifest import Graph, Part, Target, new_name, past_layer
 
 from .base import Arrays, run_parts
 from .trt_device import Device, open_device
 
-MODULES = ("tensorrt_rtx", "tensorrt")
-_INSTALL = 'pip install tensorrt-rtx-cu12 "cuda-python>=12.9,<13"'
+_MAGIC, _RTX, _ENTERPRISE = b"vtrt", "tensorrt_rtx", "tensorrt"
+"""how an engine of TensorRT for RTX begins; who reads it, and who reads every other one"""
+_INSTALL = {_RTX: 'pip install tensorrt-rtx-cu12 "cuda-python>=12.9,<13"',
+            _ENTERPRISE: 'use the TensorRT whose trtexec built it, and pip install "cuda-python>=12.9,<13"'}
 
 
 class TrtExecutor:
     """Runs the graphs of a target whose cache stays here; part.graph names the profile."""
 
     def __init__(self, target: Target, folder: Path, trt: Any = None, device: Device | None = None) -> None:
-        """trt, device: TensorRT's module and the GPU; what is installed and the first one by default.
+        """trt, device: TensorRT's module and the GPU; by default the edition that made the engine, and the first one.
 
         Raises:
-            ExecutorError: no TensorRT, no GPU, or an engine that they do not load.
+            ExecutorError: no engine, no TensorRT, no GPU, or an engine that they do not load.
         """
         files = {part.file for graph in target.graphs for part in graph.parts}
         if len(files) != 1:
             raise ExecutorError(f"a TensorRT target has one engine, not {sorted(files)}")
-        self._trt = trt or _module()
+        path = folder / files.pop()
+        plan = _read(path)
+        self._trt = trt or _module(_RTX if plan.startswith(_MAGIC) else _ENTERPRISE)
         self._device = device or open_device()
         self._caches: dict[str, int] = {}
         self._profiles: dict[str, _Profile] = {}
         try:
-            self._open(target, folder / files.pop())
+            self._open(target, path, plan)
         except BaseException:
             self.close()
             raise
@@ -59,10 +63,10 @@ class TrtExecutor:
         self._caches.clear()
         self._device.close()
 
-    def _open(self, target: Target, path: Path) -> None:
+    def _open(self, target: Target, path: Path, plan: bytes) -> None:
         self._logger = self._trt.Logger(self._trt.Logger.WARNING)
         self._runtime = self._trt.Runtime(self._logger)
-        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        engine = self._runtime.deserialize_cuda_engine(plan)
         if engine is None:
             raise ExecutorError(f"{path} does not load: it is for another GPU or another TensorRT than "
                                 f"{self._trt.__name__} {self._trt.__version__}, or there is no NVIDIA driver")
@@ -103,7 +107,7 @@ class _Profile:
         for name, address in caches.items():
             self._context.set_input_shape(name, tuple(engine.get_tensor_shape(name)))
             self._bind(name, address)
-            self._bind(name.removesuffix("_in") + "_out", address)
+            self._bind(new_name(name), address)
         for name, address in self._buffers.items():
             self._bind(name, address)
 
@@ -137,10 +141,15 @@ class _Profile:
             raise ExecutorError(f"the engine has no tensor {name}")
 
 
-def _module() -> ModuleType:
-    for name in MODULES:
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise ExecutorError(f"this target needs TensorRT-RTX (or TensorRT 10.16 and later) and its GPU: {_INSTALL}")
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExecutorError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError, AttributeError) as error:  # not there, or its libraries do not load
+        raise ExecutorError(f"this target needs {name} and its GPU: {error}: {_INSTALL[name]}") from error
