@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from edgeforge.backends.failed import FAILURE, recorded
 from edgeforge.backends.tensorrt import checks, describe, header, layers, weights
 from edgeforge.backends.tensorrt.emit import Emitted, emit
 from edgeforge.backends.tensorrt.engine import build_engine, load_engine
-from edgeforge.backends.tensorrt.job import LOG, EngineJob
+from edgeforge.backends.tensorrt.job import LAYERS, LOG, EngineJob
 from edgeforge.encodings import Table
 from edgeforge.errors import CompilerError
 from edgeforge.gates import Check, judged
@@ -145,6 +147,49 @@ def test_the_header_names_the_gpus(built: dict[str, t.Built], tmp_path: Path) ->
     both = t.build(tmp_path / "both", model, Table(), ("SM75", "SM80", "SM86", "SM89", "SM120", "SM121"))
     assert both.engine.header is not None
     assert both.engine.header.compute == both.engine.compute
+
+
+def test_the_account_of_several_gpus_is_the_oldest_ones(tmp_path: Path) -> None:
+    """What checks.py says of it. From Ampere on the builder plans alike: each GPU's own account is the same text."""
+    model = t.floats("llama", 1)
+    grids = t.table(model, 8)
+    def built_for(*compute: str) -> t.Built:
+        return t.build(tmp_path / "+".join(compute), model.clone(), grids, compute)
+    both, turing = built_for("SM121", "SM80"), built_for("SM120", "SM75")
+    accounts = [(one.engine.folder / LAYERS).read_text() for one in (both, built_for("SM80"), built_for("SM121"))]
+    assert accounts[0] == accounts[1] == accounts[2]
+    assert not _failed(_checks(both))
+    assert _failed(_checks(turing)) == ["AR-16: weights unpacked before their product"]
+    named = [_checks(one)["compile: GPUs whose layers the builder names"].note for one in (both, turing)]
+    assert named == ["SM80; nothing is said of SM121", "SM75; nothing is said of SM120"]
+
+
+@pytest.mark.parametrize(("head", "kernels"), [(16, 1), (256, 1), (8, 0), (264, 0)])
+def test_heads_with_a_kernel_and_without(tmp_path: Path, head: int, kernels: int) -> None:
+    """Turing's are those of later GPUs; what limits.py refuses, the builder does not finish."""
+    made = tiny.adapt(tiny.model("llama", **t.SIZES | {"head_dim": head, "num_hidden_layers": 1}), TRT, t.CONTEXT,
+                      t.PREFILL)
+    model = optimize(made.model, TRT)
+    if not kernels:
+        with pytest.raises(ChildFailed, match="not supported by a dedicated kernel") as caught:
+            t.build(tmp_path / "m", model, Table(), ("SM75",))
+        assert "16 to 256, in steps of 8" in caught.value.hint
+        return
+    found = _checks(t.build(tmp_path / "m", model, Table(), ("SM75",)))
+    assert [found[f"compile: AR-{w}: attention kernels"].value for w in t.WIDTHS] == [kernels] * 2
+
+
+def _unfused(text: str) -> str:
+    return re.sub(r"_ge(mm|mv)_mha_", "_ge\\1_", text)
+
+
+def test_attention_in_pieces_is_seen(built: dict[str, t.Built], tmp_path: Path) -> None:
+    """The builder's account of an engine without such kernels, made of one that has them."""
+    one = built["float16"]
+    shutil.copytree(one.engine.folder, tmp_path / "engine")
+    (tmp_path / "engine" / LAYERS).write_text(_unfused((one.engine.folder / LAYERS).read_text()))
+    pieces = t.Built(one.emitted, load_engine(tmp_path / "engine"), one.profiles)
+    assert _failed(_checks(pieces)) == ["AR-16: attention kernels", "AR-1: attention kernels"]
 
 
 def test_an_engine_is_described_without_loading_it(built: dict[str, t.Built], tmp_path: Path) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
+import tiny
 import trt_tiny as t
 import yaml
 from onnx import TensorProto, helper
 
 from edgeforge import recipe, targets
+from edgeforge.adapt import shape
 from edgeforge.backends import backend, faults, names, reader
 from edgeforge.backends.tensorrt import health, limits, trial, trtexec, wheel
 from edgeforge.backends.tensorrt.emit import emit
@@ -88,6 +91,19 @@ def test_what_turing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quan
     """The first two are what the findings advise."""
     _installed(monkeypatch, wheel.RTX, wheel.TESTED)
     assert _found(tmp_path, "geforce-rtx-2080", **quantize) == []
+
+
+@pytest.mark.parametrize(("head", "chip", "config", "found"), [
+    (64, "rtx-any", {}, 0), (256, "rtx-any", {}, 0), (8, "rtx-any", {}, 1), (20, "rtx-any", {}, 1),
+    (264, "geforce-rtx-2080", {}, 1), (264, "rtx-any", {"attn_logit_softcapping": 50}, 0),
+    (264, "jetson-agx-orin", {}, 0)])
+def test_heads_without_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: int, chip: str,
+                                config: dict[str, object], found: int) -> None:
+    """Beside test_heads_with_a_kernel_and_without of the engines."""
+    _installed(monkeypatch, wheel.RTX, wheel.TESTED)
+    made = tiny.config("llama", head_dim=head)
+    facts = replace(_facts(tmp_path, chip, weights=16), config=config, decoder=shape.decoder(made, targets.TRT, 64))
+    assert [f.where for f in backend("tensorrt").check(facts) if f.severity == "error"] == ["model"] * found
 
 
 def test_a_card_says_which_int8() -> None:

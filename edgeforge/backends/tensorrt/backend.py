@@ -30,7 +30,8 @@ class TrtBackend:
         "What was built was not run: no GPU was used. Latency, memory and numbers on a GPU are not measured here; "
         "`edgeforge selfcheck BUNDLE` measures them on the machine that has it.",
         "Of an engine that was built here: that weights stayed packed and shared, that attention is one kernel and "
-        "that caches are written in place is read from the builder's account.",
+        "that caches are written in place is read from the builder's account; where it is for several GPUs, of the "
+        "oldest one's kernels.",
         "The emitted ONNX was compared on onnxruntime's CPU, whose float16 arithmetic is not the GPU's.",
     )
     graph_not_seen = not_seen[:1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from edgeforge_runtime.manifest import past_layer
+
 from edgeforge.backends.tensorrt.emit import Emitted
 from edgeforge.backends.tensorrt.engine import Engine
 from edgeforge.backends.tensorrt.job import Shape
@@ -32,6 +34,10 @@ def structure(engine: Engine, emitted: Emitted, profiles: Sequence[Mapping[str, 
         yield Check("compile: layers", 0, "layers", 1, note=error.message)
         return
     unlike = [name for name in profiles[0] if dump.inputs.get(name) != tuple(p[name] for p in profiles)]
+    if len(engine.compute) > 1:
+        oldest, *rest = sorted(engine.compute, key=lambda name: int(name.removeprefix("SM")))
+        yield Check("compile: GPUs whose layers the builder names", 1, f"of {len(engine.compute)}",
+                    note=f"{oldest}; nothing is said of {', '.join(rest)}")
     yield _none("compile: inputs whose shapes are not as asked", unlike, "inputs")
     for number, shapes in enumerate(profiles):
         width = shapes["input_ids"][-1]
@@ -58,10 +64,10 @@ def _profile(dump: Dump, emitted: Emitted, number: int, where: str) -> Iterator[
             yield Check(f"{where}: {word.lower()} weights that stayed so", found, "codes", asked,
                         note="" if found == asked else f"{asked:,} were given")
     yield _none(f"{where}: weights unpacked before their product", [x.name for x in layers if x.unpacks], "layers")
-    copied = [t.name for x in layers for t in x.inputs if t.name.startswith("past_") and t.name.endswith("_in")]
+    copied = [t.name for x in layers for t in x.inputs if past_layer(t.name)]
     yield _none(f"{where}: caches copied", copied, "caches")
     fused = sum(x.is_attention for x in layers)
-    yield Check(f"{where}: attention kernels", fused, f"of {emitted.attentions}")
+    yield Check(f"{where}: attention kernels", fused, f"of {emitted.attentions}", emitted.attentions)
     kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(dump.kinds(number).items()))
     yield Check(f"{where}: layers", len(layers), "layers", note=kinds)
 

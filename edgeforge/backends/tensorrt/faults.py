@@ -16,8 +16,8 @@ FAULTS = (
           "the Attention node hands out its cache; TensorRT wants the cache updated by TensorScatter", "build from the "
           "checkpoint with EdgeForge, which writes it so", _TRIED),
     Fault("no attention kernel", (), r"Attention operation was not supported by a dedicated kernel",
-          "no fused kernel fits these head sizes, and the node may not be taken apart", "build with EdgeForge, which "
-          "lets TensorRT take it apart, and counts it", SEEN_HERE),
+          "no fused kernel fits these head sizes: 16 to 256, in steps of 8, have one; others are padded first, and "
+          "what is padded is not taken apart either", "take a model with such heads", SEEN_HERE),
     Fault("no driver", ("35",), r"CUDA driver version is insufficient|cudaError(?: code)? 35",
           "this call needs an NVIDIA driver; building for a named GPU does not", "name the GPU (target.chip); run the "
           "engine on the machine that has it", _TRIED),

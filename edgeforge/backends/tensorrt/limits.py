@@ -12,6 +12,11 @@ from edgeforge.recipe import Recipe
 from edgeforge.targets import Chip, Gpu
 
 _FOUR, _EIGHT = 4, 8
+_HEADS = range(16, 257, 8)
+"""sizes of heads with an attention kernel: TensorRT-RTX 1.7.1 builds 16, 24, 64, 72, 80, 88, 96, 128, 192 and 256, and
+not 8, 12, 20, 28, 250, 264, 320 and 512; those of them that were tried for all its GPUs are alike for all"""
+_SOFT_CAP = "attn_logit_softcapping"
+"""attention with it is several kernels, whatever its heads"""
 
 
 def gpu(chip: Chip) -> Gpu:
@@ -46,6 +51,10 @@ def check(facts: Facts) -> Iterator[Finding]:
     """Everything that stands against this recipe on this GPU, as far as it can be known."""
     chip = gpu(facts.chip)
     yield from _formats(facts.recipe, chip)
+    if chip.cross and facts.decoder and facts.decoder.head_dim not in _HEADS and not facts.config.get(_SOFT_CAP):
+        yield Finding("error", "model", f"its heads have {facts.decoder.head_dim} numbers, and TensorRT for RTX has "
+                      f"attention kernels for {_HEADS[0]} to {_HEADS[-1]}, in steps of {_HEADS.step}",
+                      "take a model with such heads")
     try:
         found = wheel.find()
     except CompilerError as error:

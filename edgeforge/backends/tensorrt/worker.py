@@ -76,7 +76,8 @@ def _config(trt: Any, builder: Any, job: EngineJob) -> Any:
 
 
 def _allow_plain_attention(network: Any) -> None:
-    """Where no attention kernel fits the shapes, the parts of it do; layers.py says how many were fused."""
+    """Where an edition has no attention kernel for the shapes, the parts of it do; checks.py counts the fused ones.
+    TensorRT-RTX 1.7.1 has one for every head that limits.py lets pass."""
     for index in range(network.num_layers):
         attention = getattr(network.get_layer(index), "attention", None)
         if attention is not None:
