@@ -28,6 +28,11 @@ Decibels = Annotated[float, Field(le=150)]
 """A gate's least SQNR. Two float32 computations of one value agree to 140 dB or so: more can never pass."""
 
 
+def shortest_context(prefill: int) -> int:
+    """Tokens that the gates read: two chunks of the prompt and a few single steps."""
+    return max(2 * prefill + _STEPS, _LEAST_CONTEXT)
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -52,7 +57,7 @@ class Target(Section):
 
     @model_validator(mode="after")
     def _prefill_fits(self) -> Target:
-        least = max(2 * self.prefill + _STEPS, _LEAST_CONTEXT)
+        least = shortest_context(self.prefill)
         if self.context < least:
             raise ValueError(f"context {self.context} is too short: the gates read two chunks of prefill "
                              f"{self.prefill} and a few single steps, at least {least} tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,7 +163,9 @@ def test_scales_are_written_another_way_and_mean_the_same(encoding: Encoding, dt
     packed = weights.pack("w", weight, encoding)
     assert packed is not None
     assert (packed.codes.dtype.name, packed.block) == (dtype, block)
-    np.testing.assert_allclose(packed.reals(), encoding.dequantize(encoding.quantize(weight)), 2e-3, 2**-24)
+    scale = packed.scale[:, None] if block is None else packed.scale.repeat(block, 1)
+    made = packed.codes.astype(np.float32) * scale.astype(np.float32)
+    np.testing.assert_allclose(made, encoding.dequantize(encoding.quantize(weight)), 2e-3, 2**-24)
 
 
 def test_rows_of_zeros_need_no_scale() -> None:
@@ -185,3 +188,29 @@ def test_constants_beyond_float16_are_refused_by_name() -> None:
 def test_soft_capped_scores_stay_spelled_out() -> None:
     model = t.floats("gemma2", 1)
     assert not fuse_attention.FuseAttention()(model).modified
+
+
+@pytest.mark.parametrize("step", [1e-7, 2e-7, 1e5])
+def test_a_step_that_float16_lacks_is_refused_before_a_product(step: float) -> None:
+    """2e-7 is 3.36 of float16's smallest numbers, and became 3."""
+    grids = t.table(t.floats("llama", 1), 8, read=True)
+    name = next(n for n in grids if n.endswith("post_attention_layernorm"))
+    grids = Table(dict(grids) | {name: Encoding(8, True, np.array(step, np.float32), np.array(0, np.int64))})
+    said = re.escape(f"{name}: a scale of {step:.3g} has no near float16")
+    with pytest.raises(UnsupportedError, match=f"^{said}") as caught:
+        emit(t.floats("llama", 1), grids, t.CONTEXT)
+    assert "16 bits" in caught.value.hint
+
+
+def test_a_fused_product_is_cut_along_an_axis_of_its_own() -> None:
+    """No Slice of a product's last axis is left, whichever is its element; the parts keep their names."""
+    model = t.floats("phi3", 1)
+    sliced = [n for n in model.graph if n.op_type == "Slice" and (by := edit.producer(n.inputs[0], "MatMul"))
+              and edit.producer(by.inputs[1], "Transpose")]
+    names = {str(n.outputs[0].name) for n in sliced}
+    assert len(names) == 5, "q, k, v; gate, up"
+    graph = emit(model, Table(), t.CONTEXT).model.graph
+    assert not [n for n in graph if n.op_type == "Slice" and edit.producer(n.inputs[0], "MatMul")]
+    made = {str(o.name): n.op_type for n in graph for o in n.outputs}
+    assert {made.get(name) for name in names} == {"Reshape"}
+    assert graph.initializers["model.layers.0.self_attn.qkv_proj.weight"].dtype == ir.DataType.FLOAT16

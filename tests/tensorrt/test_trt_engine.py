@@ -254,6 +254,18 @@ def _one_node(folder: Path, node: onnx.NodeProto, constants: list[onnx.TensorPro
     return EngineJob(folder / "m.onnx", ("SM86",), ({"x": (1, 32)},), folder / "out", folder / "failed")
 
 
+def test_ops_that_no_family_here_has(tmp_path: Path) -> None:
+    """The rest of those that emit lets pass; the families have the others."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1, 32])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [1, 1, 32])
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Relu", ["n"], ["r"]),
+             helper.make_node("Unsqueeze", ["r", "axis"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.array([1], np.int64), "axis")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11), tmp_path / "m.onnx")
+    engine = build_engine(EngineJob(tmp_path / "m.onnx", ("SM86",), ({"x": (1, 32)},), tmp_path / "out"), 60)
+    assert engine.path.stat().st_size > 0
+
+
 def test_a_parse_error_names_the_module(tmp_path: Path) -> None:
     node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"],
                             "model.layers.0.mlp.down_proj.weight/dq:DequantizeLinear")

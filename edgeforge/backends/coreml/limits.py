@@ -8,16 +8,15 @@ import math
 from collections.abc import Iterator
 
 from edgeforge.backends.coreml import systems
+from edgeforge.backends.coreml.systems import LANE
 from edgeforge.backends.health import Card
 from edgeforge.findings import Facts, Finding
+from edgeforge.sections import shortest_context
 from edgeforge.targets import Apple, Chip
 
 DISTRIBUTION, PINNED = "coremltools", "9.0"
-_INT8, _STEPS, _LEAST_PALETTE = 8, 3, 4
+_INT8, _LEAST_PALETTE = 8, 4
 INSTALL = f"pip install {DISTRIBUTION}=={PINNED}"
-_LANE = 32
-"""a last axis that is no multiple of it is padded, or leaves the Neural Engine (Apple's coreai-models, and coremltools
-issue 2631)"""
 
 
 def problem() -> str:
@@ -61,9 +60,9 @@ def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
     """What the Neural Engine does not like."""
     recipe = facts.recipe
     for key in ("context", "prefill"):
-        if getattr(recipe.target, key) % _LANE:
+        if getattr(recipe.target, key) % LANE:
             yield Finding("warning", recipe.where(f"target.{key}"), f"{getattr(recipe.target, key)} tokens are no "
-                          f"multiple of {_LANE}: what is as long may leave the Neural Engine",
+                          f"multiple of {LANE}: what is as long may leave the Neural Engine",
                           f"set target.{key} to {_near(facts, key)}")
     if recipe.quantize.activations == _INT8 and not chip.int8:
         yield Finding("warning", recipe.where("quantize.activations"), f"8 bits, and {chip.name} multiplies int8 by "
@@ -71,15 +70,15 @@ def _engine(facts: Facts, chip: Apple) -> Iterator[Finding]:
 
 
 def _near(facts: Facts, key: str) -> int:
-    """A multiple of _LANE near what the recipe says, that it would not be refused for: a prefill as the context holds
+    """A multiple of LANE near what the recipe says, that it would not be refused for: a prefill as the context holds
     twice, a context that holds two prefills and that the model was made for."""
     target = facts.recipe.target
-    prefill = max(target.prefill // _LANE, 1) * _LANE
+    prefill = max(target.prefill // LANE, 1) * LANE
     if key == "prefill":
         return prefill
-    least = -(-max(target.context, 2 * target.prefill + _STEPS) // _LANE) * _LANE
+    least = -(-max(target.context, shortest_context(target.prefill)) // LANE) * LANE
     most = (facts.config or {}).get("max_position_embeddings")
-    return least if not isinstance(most, int) or least <= most else most // _LANE * _LANE
+    return least if not isinstance(most, int) or least <= most else most // LANE * LANE
 
 
 def card(chip: Chip) -> Card:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from edgeforge.backends.coreml.interpret.program import Function, Op, Stored
+from edgeforge.backends.coreml.systems import LANE
 from edgeforge.backends.coreml.target import MOST_OUTPUTS
 
-MOST_AXES, LANE = 5, 32
+MOST_AXES = 5
 _CHANNEL_FORMATS = {"constexpr_blockwise_shift_scale": "scale", "constexpr_lut_to_dense": "lut"}
 KNOWN = {"const", *_CHANNEL_FORMATS, "add", "sub", "mul", "real_div", "concat", "conv", "gather", "gelu", "identity",
          "layer_norm", "matmul", "relu", "reshape", "sigmoid", "silu", "slice_by_size", "softmax", "split", "sqrt",

@@ -13,7 +13,10 @@ from edgeforge.targets import APPLE_SYSTEMS, Apple, AppleSystem
 
 COREAI = {"coreai-core": "1.0.0b3", "coreai-torch": "0.4.3"}
 INSTALL_COREAI = 'pip install "edgeforge-toolchain[coreai]"'
-_FOUR, _FLOAT16, _WIDE_STATE, _LANE = 4, 16, 128, 32
+_FOUR, _FLOAT16, _WIDE_STATE = 4, 16, 128
+LANE = 32
+"""a last axis that is no multiple of it is padded, or leaves the Neural Engine (Apple's coreai-models, and coremltools
+issue 2631)"""
 _STATES = (
     ("the Neural Engine's compiler refuses some stateful graphs that it takes without states (`ANECCompile() FAILED`, "
      "-14)", "leave apple.kv out where the app can hand the cache in"),
@@ -66,7 +69,7 @@ def _system(recipe: Recipe) -> Iterator[Finding]:
     if not own.functions:
         yield Finding("recipe", where, f"{own.words}: a package holds one function, and prefill and decode would store "
                       "all weights twice", f"set apple.system to {oldest}, or a later one")
-    if not own.four_bits and (options.palette or options.four_bits or options.head == _FOUR):
+    if not own.four_bits and (options.palette or options.giver(_FOUR)):
         yield Finding("recipe", where, f"{own.words}: no blockwise constants and no tables of groups, so no weights of "
                       "4 or 6 bits", f"set apple.system to {oldest}, or quantize.weights and quantize.head to 8")
     if recipe.apple.kv == "state" and not own.state:
@@ -102,9 +105,9 @@ def _states(facts: Facts) -> Iterator[Finding]:
     """Each trap by name: none can be tried here, and a device may well do without."""
     recipe = facts.recipe
     where = recipe.where("apple.kv")
-    if facts.decoder is not None and facts.decoder.head_dim % _LANE:
+    if facts.decoder is not None and facts.decoder.head_dim % LANE:
         yield Finding("warning", where, f"states of heads of {facts.decoder.head_dim}: the Neural Engine refuses those "
-                      f"that are no multiple of {_LANE} wide (coremltools issue 2631)", "leave apple.kv out")
+                      f"that are no multiple of {LANE} wide (coremltools issue 2631)", "leave apple.kv out")
     if recipe.target.prefill >= _WIDE_STATE:
         yield Finding("warning", where, f"{recipe.target.prefill} tokens written at once: the Neural Engine failed at "
                       "128, and took 16 and 32 (ANEMLL issue 27)", "set target.prefill to 32")

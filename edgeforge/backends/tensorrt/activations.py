@@ -40,10 +40,7 @@ def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir
     if not encoding.symmetric or encoding.scale.ndim:
         raise UnsupportedError(f"{name}: its grid has a zero point or a scale a channel, which TensorRT does not take",
                                "calibrate it symmetric, with one scale")
-    step = np.float16(encoding.scale)
-    if not step > 0 or not np.isfinite(step):
-        raise UnsupportedError(f"{name}: a scale of {float(encoding.scale):.3g} has no near float16",
-                               "leave its weight with 16 bits")
+    step = weights.near_half(name, encoding.scale, "leave its weight with 16 bits")
     scale = edit.initializer(graph, f"{name}/scale", np.array(step, np.float32))
     zeros = float8.stored(np.array(0)) if encoding.e4m3 else np.zeros((), np.int8)
     zero = edit.initializer(graph, f"{name}/zero_point", zeros)

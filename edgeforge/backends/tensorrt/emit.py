@@ -24,7 +24,8 @@ _OPS = {
     "Add", "Attention", "Concat", "DequantizeLinear", "Div", "Gather", "Gelu", "LayerNormalization", "MatMul", "Max",
     "Mul", "Neg", "Pow", "QuantizeLinear", "RMSNormalization", "Relu", "Reshape", "RotaryEmbedding", "Shape",
     "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TensorScatter", "Transpose", "Unsqueeze"}
-"""what decoders leave after optimize, each built here by TensorRT-RTX 1.7.1"""
+"""what decoders leave after optimize. Each is built by TensorRT-RTX 1.7.1 in tests/tensorrt: Neg, Relu and Unsqueeze by
+themselves, the others in one family or another"""
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,6 @@ class Packed:
             return [ir.AttrInt64("axis", _CHANNEL)]
         return [ir.AttrInt64("axis", _INPUTS), ir.AttrInt64("block_size", self.block)]
 
-    def reals(self) -> Floats:
-        """What the product multiplies by: codes x scale, rounded to float16 once."""
-        scale = self.scale[:, None] if self.block is None else self.scale.repeat(self.block, _INPUTS)
-        found: Floats = (self.codes.astype(np.float32) * scale.astype(np.float32)).astype(np.float16).astype(np.float32)
-        return found
-
 
 @dataclass(frozen=True)
 class Product:
@@ -174,12 +168,17 @@ def _half(name: str, steps: Floats, codes: npt.NDArray[Any]) -> npt.NDArray[np.f
 
     Where every code is 0 any scale does: the smallest normal number.
     """
-    idle = ~codes.any(-1)
-    wanted = np.where(idle, np.finfo(np.float16).smallest_normal, steps).astype(np.float32)
-    made = wanted.astype(np.float16)
-    lost = np.abs(made.astype(np.float32) / wanted - 1)
+    wanted = np.where(~codes.any(-1), np.finfo(np.float16).smallest_normal, steps)
+    return near_half(name, wanted, f"give it 16 bits: `quantize.exceptions: {{{name}: 16}}`")
+
+
+def near_half(name: str, steps: npt.NDArray[Any], change: str) -> npt.NDArray[np.float16]:
+    """Scales as float16, of any shape; UnsupportedError, with change as its hint, where that is another scale."""
+    wanted = steps.astype(np.float32)
+    with np.errstate(all="ignore"):
+        made = wanted.astype(np.float16)
+        lost = np.abs(made.astype(np.float32) / wanted - 1)
     if not lost.max(initial=0.0) <= _LOSS:
         worst = float(wanted.reshape(-1)[lost.argmax()])
-        raise UnsupportedError(f"{name}: a scale of {worst:.3g} has no near float16",
-                               f"give it 16 bits: `quantize.exceptions: {{{name}: 16}}`")
+        raise UnsupportedError(f"{name}: a scale of {worst:.3g} has no near float16", change)
     return made
