@@ -93,7 +93,7 @@ def _refuse(wrong: Sequence[Finding]) -> None:
 
 def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
-    findings = [*_text(recipe), *formats.check(recipe)]
+    findings = [*_text(recipe), *_widths(recipe), *formats.check(recipe)]
     wrong, foreign = _foreign(recipe)
     findings += wrong
     facts = Facts(recipe, chip, None, {}, foreign=foreign)
@@ -156,6 +156,16 @@ def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
                                "they save", "give a weight 8 bits and any other value 16, or say in gates.quantize_db "
                                "what may be lost"))
     return missing, found
+
+
+def _widths(recipe: Recipe) -> Iterator[Finding]:
+    target = recipe.target
+    if recipe.decoder and target.context < target.least_context:
+        least, most = target.least_context, target.most_prefill
+        yield Finding("recipe", recipe.where("target.context"), f"context {target.context} is too short: the gates "
+                      f"read two chunks of prefill {target.prefill} and a few single steps, at least {least} tokens",
+                      f"set target.context to {least} or more" + (
+                          f", or target.prefill to {most} or less" if most > 1 else ""))
 
 
 def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:

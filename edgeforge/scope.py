@@ -37,7 +37,8 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     """The keys (section, key) that say nothing about such a model on that chip, and why. decoder: a language model."""
     known = targets.chip(chip)
     profile = known.profile
-    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, and {chip} is none of them"
+    none = f"and {chip} is none of them; {targets.LISTED}"
+    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, {none}"
                                          for section, (whose, keys) in _OF_MAKER.items()
                                          if section not in known.sections for key in keys}
     if not decoder:
@@ -51,7 +52,7 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
         why = f"only where float16 flows, and {chip} computes on integer codes"
         found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
     if not targets.chip(chip).rounded:
-        found["gates", "rounded_db"] = f"only for Apple's chips, whose packages are executed here; {chip} is none"
+        found["gates", "rounded_db"] = f"only for Apple's chips, whose packages are executed here, {none}"
     return found
 
 

@@ -50,13 +50,15 @@ class Target(Section):
         except RecipeError as error:
             raise ValueError(f"{error.message.removeprefix('target.chip: ')} ({error.hint})") from None
 
-    @model_validator(mode="after")
-    def _prefill_fits(self) -> Target:
-        least = max(2 * self.prefill + _STEPS, _LEAST_CONTEXT)
-        if self.context < least:
-            raise ValueError(f"context {self.context} is too short: the gates read two chunks of prefill "
-                             f"{self.prefill} and a few single steps, at least {least} tokens")
-        return self
+    @property
+    def least_context(self) -> int:
+        """The gates read two chunks of prefill and a few single steps."""
+        return max(2 * self.prefill + _STEPS, _LEAST_CONTEXT)
+
+    @property
+    def most_prefill(self) -> int:
+        """The widest prompt graph that context is long enough for; below 2, none is."""
+        return (self.context - _STEPS) // 2 if self.context >= _LEAST_CONTEXT else 0
 
 
 class Calibrate(Section):
@@ -182,11 +184,6 @@ class Quantize(Section):
 
     @model_validator(mode="after")
     def _tables_of_few_bits(self) -> Quantize:
-        six = [key for key, bits in (("weights", self.weights), ("head", self.head)) if bits == _SIX]
-        six += ["exceptions"] if _SIX in self.exceptions.values() else []
-        if six and self.palette is None:
-            raise ValueError(f"{six[0]} has 6 bits, which only entries of tables have: set palette to 16, or take 4 or "
-                             "8 bits")
         if self.palette is None:
             return self
         if min(self.weights, self.head, *self.exceptions.values()) > _SIX:
@@ -246,6 +243,12 @@ class Quantize(Section):
     def rounded(self) -> bool:
         """Has any weight fewer than 16 bits?"""
         return min(self.weights, self.head, *self.exceptions.values(), _FLOAT16) < _FLOAT16
+
+    @property
+    def six_bits(self) -> tuple[str, ...]:
+        """The keys that give weights 6 bits, which only entries of tables have."""
+        asked = {"weights": (self.weights,), "head": (self.head,), "exceptions": self.exceptions.values()}
+        return tuple(key for key, bits in asked.items() if _SIX in bits)
 
     @property
     def four_bits(self) -> str:

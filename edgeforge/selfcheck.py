@@ -45,7 +45,7 @@ def run(bundle: Path, on: str | None = None) -> list[Check]:
         RecipeError: the bundle has no such target. EdgeForgeError: it cannot be opened here, or has no test vectors.
     """
     try:
-        on = _target(bundle, Manifest.load(bundle), on)
+        on = target(bundle, on)
         prompt, steps = _tokens(bundle)
         with Session.open(bundle, on) as session:
             made = _logits(session, prompt, steps)
@@ -58,16 +58,28 @@ def run(bundle: Path, on: str | None = None) -> list[Check]:
     return _checks(on, expected, made, timing)
 
 
-def _target(bundle: Path, manifest: Manifest, on: str | None) -> str:
+def target(bundle: Path, on: str | None) -> str:
+    """The target to check; raises like run."""
+    manifest = _manifest(bundle)
     names = sorted(manifest.targets)
     others = [name for name in names if name != _REFERENCE]
+    here = [name for name in others if backends.runnable(manifest.targets[name])]
+    run = f"of its targets this machine runs {', '.join(here) or 'none but ' + _REFERENCE}"
     on = others[0] if on is None and len(others) == 1 else on
     if on is None:
-        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", "say which with --on")
+        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", f"say which with --on; {run}")
     if on not in names:
         raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(names)}")
-    backends.require_runnable(on, manifest.targets[on])
+    if on not in (*here, _REFERENCE):
+        raise RecipeError(f"--on {on}: it {backends.caution(manifest.targets[on]) or 'has no executor here'}", run)
     return on
+
+
+def _manifest(bundle: Path) -> Manifest:
+    try:
+        return Manifest.load(bundle)
+    except RunError as error:
+        raise EdgeForgeError(str(error), "give a bundle's whole folder") from error
 
 
 def _tokens(bundle: Path) -> tuple[list[int], list[int]]:

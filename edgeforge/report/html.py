@@ -39,5 +39,5 @@ def _stage(stage: StageReport) -> str:
 def _row(check: Check) -> str:
     verdict = "" if check.threshold is None else "<span class=ok>pass</span>" if check.passed else (
         "<span class=bad>FAIL</span>")
-    return (f"<tr><td>{escape(check.name)}<td class=n>{figure(check.value)} {escape(check.unit)}<td>{check.bound}<td>{verdict}"
-            f"<td class=note>{escape(check.note)}")
+    return (f"<tr><td>{escape(check.name)}<td class=n>{figure(check.value)} {escape(check.unit)}<td>{check.bound}"
+            f"<td>{verdict}<td class=note>{escape(check.note)}")

@@ -222,7 +222,8 @@ def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
     ({"quantize": {"weights": 4, "palette": 32}}, "recipe", "tables that 32 outputs share, and a head of this model "
      "has 16", "set quantize.palette to 16"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-m4-gpu", "context": 96, "prefill": 32}}, "recipe",
-     "8 bits, and apple-m4-gpu computes on float16", "set quantize.activations to 16"),
+     "8 bits, and apple-m4-gpu computes on float16: int8 times int8 is the Neural Engine's",
+     "set quantize.activations to 16, or leave -gpu out of target.chip: the Neural Engine of the same chip takes 8"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-a16", "context": 96, "prefill": 32}}, "warning",
      "apple-a16 multiplies int8 by int8 no faster than float16", "set quantize.activations to 16"),
     ({"target": {"chip": "apple-a18", "context": 100, "prefill": 32}}, "warning", "100 tokens are no multiple of 32",
