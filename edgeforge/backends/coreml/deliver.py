@@ -23,7 +23,7 @@ from edgeforge.encodings import FILE
 from edgeforge.gates import Check
 from edgeforge.quantize.weights import palette_file
 
-PACKAGE, GOLDEN, VERIFY, SWIFT, DEVICE = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift", "device"
+PACKAGE, GOLDEN, VERIFY, SWIFT = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift"
 ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
 _UNITS = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """what verify_on_mac.py runs on, by the target's name"""
@@ -77,7 +77,7 @@ def _weights(packages: Sequence[Package]) -> Iterator[Check]:
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
     """See Backend.bundle."""
     decoder, compiled = artifact.load_decoder(sources["quantize"]), sources["compile"]
-    widths, folder = target.widths(build.recipe.target.prefill), bundle / DEVICE
+    widths, folder = target.widths(build.recipe.target.prefill), bundle / target.DEVICE
     found = dict[str, Target]()
     folder.mkdir()
     if (compiled / chain.FILE).is_file():
@@ -89,11 +89,11 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
         for name, table in artifact.load_rope(sources["quantize"]).items():  # Swift reads no .npz
             (folder / f"{name}.f16").write_bytes(np.ascontiguousarray(table, "<f2").tobytes())
         (folder / GOLDEN / verify_on_mac.UNITS).write_text(f"{_UNITS[unit]}\n", encoding="utf-8")
-        own = chain.target(packages, f"{DEVICE}/", widths, build.context)
+        own = chain.target(packages, f"{target.DEVICE}/", widths, build.context)
         found = {unit: replace(own, options={"units": _UNITS[unit]}),
                  target.SIMULATOR: replace(own, executor=target.SIMULATOR)}
     if (compiled / ASSET).is_dir():
         shutil.copytree(compiled / ASSET, folder / ASSET)
-        made = target.target(decoder, widths, build.context, f"{DEVICE}/{ASSET}/{_PROGRAM}")
+        made = target.target(decoder, widths, build.context, f"{target.DEVICE}/{ASSET}/{_PROGRAM}")
         found[ASSET_TARGET] = replace(made, executor=target.COREAI)
     return found

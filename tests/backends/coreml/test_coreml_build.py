@@ -20,11 +20,12 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 
 from edgeforge import check, describe, gates, pipeline, recipe, targets
 from edgeforge.backends import backend
-from edgeforge.backends.coreml import chain, mil, package, parity
+from edgeforge.backends.coreml import chain, child, mil, package, parity
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret import program
 from edgeforge.backends.coreml.interpret.run import Interpreter
 from edgeforge.backends.ending import ChildFailed
+from edgeforge.cli import _guarded, app
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import GateError
 from edgeforge.graph import edit, store
@@ -199,6 +200,27 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     assert GateError.exit_code == 3
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("model.mlpackage/Manifest.json", "is missing or damaged"), ("position_ids_cos.f16", "is missing or damaged"),
+    ("Decode.swift", "is missing or damaged"), ("golden/decode.npz", "is missing or damaged")])
+def test_what_an_app_would_stumble_over_is_no_answer_here(bundle: Path, name: str, said: str, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """One byte of what the interpreter itself does not read: the simulator, doctor and the lock all see it."""
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle, broken)
+    file = broken / "device" / name
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    for words in (["run", str(broken), "hi", "--on", "coreml-sim", "--raw"], ["doctor", str(broken)],
+                  ["lock", "check", str(broken)]):
+        assert _guarded(lambda words=words: app(words, standalone_mode=False)) == 1, words  # type: ignore[misc]
+        shown = capsys.readouterr()
+        assert name in (shown.out + shown.err).replace("\n", ""), words
+        if words[0] == "run":
+            assert said in shown.err
+
+
 def test_an_emitter_that_hangs_leaves_its_job(root: Path, bundle: Path) -> None:
     """Where the README says, with the log and what reruns it alone; other vendors' compilers do the same."""
     made = recipe.load(_recipe(root, "hung", compile={"timeout_s": 0.05}, target={
@@ -206,8 +228,8 @@ def test_an_emitter_that_hangs_leaves_its_job(root: Path, bundle: Path) -> None:
     with pytest.raises(ChildFailed, match="the Core ML emitter did not finish") as caught:
         pipeline.build(made, lambda event: None)
     (folder,) = (root / "out" / ".edgeforge" / "failed").glob("*/model.mlpackage")
-    assert {p.name for p in folder.iterdir()} >= {"job.json", "work.log", "failure.json"}
-    assert str(folder / "job.json") in caught.value.hint
+    assert {p.name for p in folder.iterdir()} >= {child.JOB, "work.log", "failure.json"}
+    assert str(folder / child.JOB) in caught.value.hint
 
 
 def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
