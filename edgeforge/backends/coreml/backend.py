@@ -34,8 +34,8 @@ class CoreMLBackend:
     )
     graph_not_seen = not_seen
     decisive = (limits.DISTRIBUTION, "torch", *systems.COREAI)
-    suffixes = (place.PACKAGE,)
-    alike = ("core ml",)
+    suffixes = (place.PACKAGE, place.ASSET)
+    alike = ("read by",)
     faults: tuple[Fault, ...] = ()
 
     def check(self, facts: Facts) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.coreml import chain, child, compiler, limits, systems, target
 from edgeforge.backends.coreml.chain import Package
+from edgeforge.backends.coreml.coreai import account
 from edgeforge.backends.coreml.coreai.judge import Judge, ask
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
@@ -24,7 +25,7 @@ from edgeforge.gates import Check
 from edgeforge.quantize.weights import palette_file
 
 PACKAGE, GOLDEN, VERIFY, SWIFT = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift"
-ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
+ASSET, ASSET_TARGET = "model.aimodel", "coreai"
 _UNITS = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """what verify_on_mac.py runs on, by the target's name"""
 _IDS = Path(artifact.REFERENCE) / artifact.IDS
@@ -94,6 +95,6 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
                  target.SIMULATOR: replace(own, executor=target.SIMULATOR)}
     if (compiled / ASSET).is_dir():
         shutil.copytree(compiled / ASSET, folder / ASSET)
-        made = target.target(decoder, widths, build.context, f"{target.DEVICE}/{ASSET}/{_PROGRAM}")
+        made = target.target(decoder, widths, build.context, f"{target.DEVICE}/{ASSET}/{account.PROGRAM}")
         found[ASSET_TARGET] = replace(made, executor=target.COREAI)
     return found

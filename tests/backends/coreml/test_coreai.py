@@ -17,15 +17,16 @@ from coreml_tiny import PROMPT, STEPS, WIDTHS, Emitted
 from edgeforge_runtime import manifest as m
 from edgeforge_runtime.session import Session
 
-from edgeforge import pipeline, recipe
+from edgeforge import describe, pipeline, recipe
 from edgeforge.backends.coreml import decoder, parity, target
-from edgeforge.backends.coreml.coreai import asset, judge
+from edgeforge.backends.coreml.coreai import account, asset, judge
 from edgeforge.backends.coreml.coreai.judge import Judge
 from edgeforge.backends.coreml.coreai.module import GraphModule
 from edgeforge.cli import _guarded, app
 from edgeforge.encodings import Table
 from edgeforge.errors import EdgeForgeError
 from edgeforge.gates import Check
+from edgeforge.graph import edit
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize.weights.palette import Palette
 
@@ -70,8 +71,31 @@ def test_core_ai_computes_what_the_package_says(tmp_path: Path) -> None:
         asset.write({}, path)
     with pytest.raises(EdgeForgeError, match=r"ends in \.aimodel"):
         asset.write({}, tmp_path / "tiny.mlpackage")
-    assert path.is_dir()
     assert emitted.package.is_dir()
+    _says_what_it_holds(emitted, path)
+
+
+def _says_what_it_holds(emitted: Emitted, path: Path) -> None:
+    """`inspect`: the package's own interface, in float32; an asset that is not what was written is refused unopened."""
+    facts, theirs = describe.describe(path), describe.describe(emitted.package)
+    assert (facts["kind"], facts["read_by"]) == ("Core AI asset", "iOS 27, macOS 27 or later")
+    assert [f["name"] for f in facts["functions"]] == [f["name"] for f in theirs["functions"]] == ["decode", "prefill"]
+    for ours, other in zip(facts["functions"], theirs["functions"], strict=True):
+        assert {i["name"]: i["shape"] for i in ours["inputs"]} == {i["name"]: i["shape"] for i in other["inputs"]}
+        assert {i["type"] for i in ours["inputs"]} == {"int32", "float32"}
+        assert sorted(o["name"] for o in ours["outputs"]) == sorted(other["outputs"])
+    weights = (edit.constant(emitted.model.graph.initializers[name]) for name in emitted.table)
+    codes = sum(w.size for w in weights if w is not None)
+    assert codes <= facts["stored_elements"]["int4"] < 1.1 * codes, "once for both functions"
+    program = path / account.PROGRAM
+    raw = bytearray(program.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    program.write_bytes(raw)
+    with pytest.raises(EdgeForgeError, match=r"is damaged: main\.mlirb is not what main\.hash was written for"):
+        describe.describe(path)
+    program.unlink()
+    with pytest.raises(EdgeForgeError, match="is not a whole Core AI asset: .*main.mlirb: No such file"):
+        describe.describe(path)
 
 
 @pytest.mark.nightly
@@ -110,6 +134,10 @@ def test_an_asset_as_the_bundle_s_device_file(tmp_path: Path) -> None:
     manifest = m.Manifest.load(bundle)
     assert set(manifest.targets) == {"cpu", "ane", "coreml-sim", "coreai"}
     file = bundle / manifest.targets["coreai"].graphs[0].parts[0].file
+    facts = describe.describe(bundle)
+    assert [(b["file"], b["read by"]) for b in facts["binaries"]] == [
+        ("device/model.aimodel", "iOS 27, macOS 27 or later"), ("device/model.mlpackage", "iOS 26, macOS 26 or later")]
+    assert facts["problems"] == [], "a package and an asset of one bundle need not agree"
     cache = tmp_path / "out" / ".edgeforge"
     (quantized,), (adapted,) = ([p for p in (cache / s).iterdir() if p.is_dir()] for s in ("quantize", "adapt"))
     again = Judge(quantized, adapted / "reference" / "ids.npy", 32, 96, 1, {"float16": "again.aimodel"})

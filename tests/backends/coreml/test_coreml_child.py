@@ -80,10 +80,10 @@ def test_a_package_says_which_systems_read_it(llama: Emitted, tmp_path: Path) ->
         spec = mil.proto.Model_pb2.Model.FromString((llama.package / package.MODEL).read_bytes())
         spec.specificationVersion = version
         (tmp_path / "device" / f"{name}.mlpackage" / package.MODEL).write_bytes(spec.SerializeToString())
-    found = [describe.describe(tmp_path / "device" / f"{n}.mlpackage")["core_ml"] for n in "ab"]
-    assert found == ["iOS 18, macOS 15", "iOS 26, macOS 26"]
+    found = [describe.describe(tmp_path / "device" / f"{n}.mlpackage")["read_by"] for n in "ab"]
+    assert found == ["iOS 18, macOS 15 or later", "iOS 26, macOS 26 or later"]
     (tmp_path / "manifest.json").write_bytes((llama.reference / "manifest.json").read_bytes())
-    said = [p for p in describe.describe(tmp_path)["problems"] if "core ml" in p]
+    said = [p for p in describe.describe(tmp_path)["problems"] if "read by" in p]
     assert len(said) == 1
     assert "iOS 26" in said[0]
 
