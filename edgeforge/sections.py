@@ -334,4 +334,5 @@ class Gates(Section):
     rounded_db: Decibels = 45
     """The same for an Apple package with every op's output rounded to float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)
-    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
+    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's.
+    For Apple's chips 1.03, unless said."""

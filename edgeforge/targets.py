@@ -100,6 +100,8 @@ class Chip:
     sections: ClassVar[tuple[str, ...]] = ()
     rounded: ClassVar[bool] = False
     """what is compiled for it is also executed here with float16 roundings (`gates.rounded_db`)"""
+    shared_bytes: ClassVar[float | None] = None
+    """`gates.shared_bytes`, unless a recipe says it; None: what the recipe's section says"""
 
     @property
     def graph_bytes(self) -> int | None:
@@ -315,6 +317,7 @@ class Apple(Chip):
     backend: ClassVar[str] = "coreml"
     profile: ClassVar[Profile] = ANE
     rounded: ClassVar[bool] = True
+    shared_bytes: ClassVar[float | None] = 1.03
     sections: ClassVar[tuple[str, ...]] = ("apple",)
     unit: ClassVar[str] = "ane"
 

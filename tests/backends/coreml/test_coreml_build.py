@@ -76,7 +76,16 @@ def test_the_report_holds_what_was_measured_and_what_was_not(bundle: Path) -> No
         assert exact > 100 > least == 50
         rounded, least = figures[f"compile: {name} of the package in float16 against the float graph"]
         assert rounded > least == 45
-    assert figures["compile: weights of both functions over the larger one's"][0] < 1.001
+    share, most = figures["compile: weights of both functions over the larger one's"]
+    assert share < 1.001 < most == 1.03
+
+
+@pytest.mark.parametrize(("chip", "gates", "most"), [
+    ("apple-a18", {}, 1.03), ("apple-m4-gpu", {"emitted_db": 60}, 1.03), ("apple-a18", {"shared_bytes": 1.2}, 1.2),
+    ("snapdragon-8-gen-3", {}, 1.05), ("geforce-rtx-4090", {}, 1.05)])
+def test_what_sharing_may_cost_is_the_chip_s(root: Path, chip: str, gates: dict[str, float], most: float) -> None:
+    made = recipe.load(_recipe(root, "shared", target={"chip": chip, "context": 96, "prefill": 32}, gates=gates))
+    assert made.limits["shared_bytes"] == most
 
 
 def test_weights_have_four_bits_and_the_untied_table_sixteen(bundle: Path) -> None:
