@@ -22,9 +22,9 @@ _DECODERS_ONLY = {
               "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
 _CODES_ONLY = {
-    "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
+    "quantize": ("kv", "ranges"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
-"""keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
+"""keys by section that say nothing where float16 flows: the cache is float16, and the graph stays whole"""
 _FLOAT16_ONLY = {"gates": ("emitted_db", "emitted_codes_db")}
 """keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
 _READ_ONLY = {"gates": ("emitted_codes_db",)}
@@ -46,6 +46,8 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
         found |= dict.fromkeys(_pairs(_DECODERS_ONLY), "only for language models, and model.onnx is a plain graph")
     if profile.flow == "float16":
         found |= dict.fromkeys(_pairs(_CODES_ONLY), f"only where integer codes flow, and {chip} computes in float16")
+        if _CODES not in profile.embeddings:
+            found["quantize", "embedding"] = f"only where the table may have 8 bits, and on {chip} it is float16"
         if _CODES not in profile.activation_bits:
             found |= dict.fromkeys(_pairs(_READ_ONLY), f"only where products read 8-bit codes, and on {chip} they "
                                    "read float16")

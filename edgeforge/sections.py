@@ -154,7 +154,7 @@ class Quantize(Section):
     """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
     where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""
     embedding: Literal[8, 16] = 16
-    """Bits of the embedding table."""
+    """Bits of the embedding table; on Apple's chips 8 have one step a row."""
     scales: Literal["search", "minmax"] | None = None
     """Where steps come from: `search` minimises the error of a layer's outputs (SeqMSE, from Gram matrices)."""
     candidates: Candidates = Candidates()
@@ -243,6 +243,11 @@ class Quantize(Section):
     def rounded(self) -> bool:
         """Has any weight fewer than 16 bits?"""
         return min(self.weights, self.head, *self.exceptions.values(), _FLOAT16) < _FLOAT16
+
+    @property
+    def untied(self) -> bool:
+        """Are embedding and head stored apart, where the model has one table for both and float16 flows?"""
+        return self.rounded or self.embedding < _FLOAT16
 
     @property
     def six_bits(self) -> tuple[str, ...]:

@@ -28,9 +28,10 @@ class Profile:
     float16. activation_bits: what a recipe may ask for as `quantize.activations`; eight_bits: what 8 of them may be.
     blocks: inputs that may share a step of a 4-bit weight; where codes flow it is a whole number of its channel's
     (LPBQ), else a float16 of its own. whole_steps: why there are none. tables: bits of weights that may be entries of a
-    table (`quantize.palette`). whole_activations: why there are no activations of 8 bits; elsewhere: what a recipe may
-    say to have them. binary: what one compiled graph of all layers is called. builder: memory that making it takes,
-    bytes for each byte of weights and for each weight. transforms: what a recipe applies that does not say.
+    table (`quantize.palette`). embeddings: bits of the table whose rows tokens look up. whole_activations: why there
+    are no activations of 8 bits; elsewhere: what a recipe may say to have them. binary: what one compiled graph of all
+    layers is called. builder: memory that making it takes, bytes for each byte of weights and for each weight.
+    transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Profile:
     eight_bits: tuple[EightBits, ...] = ("int8",)
     blocks: tuple[int, ...] = (16, 32, 64)
     whole_steps: str = ""
+    embeddings: tuple[int, ...] = (8, 16)
     whole_activations: str = ""
     elsewhere: str = ""
     tables: tuple[int, ...] = ()
@@ -70,7 +72,7 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
               flow="float16", activation_bits=(8, 16), eight_bits=("int8", "fp8"), blocks=(16, 32, 64, 128),
-              transforms=("rotate",), binary="engine", builder=(7, 0))
+              embeddings=(16,), transforms=("rotate",), binary="engine", builder=(7, 0))
 """its builder took 3.4 GB for 485 MB of weights; scores may lie further apart than 50, and here no grid has to hold the
 mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,

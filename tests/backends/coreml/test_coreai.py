@@ -54,7 +54,9 @@ def conversation(emitted: Emitted, path: Path) -> np.ndarray:
 
 def _agrees(folder: Path, family: str, bits: int, tables: bool) -> tuple[Emitted, Path]:
     made, model = coreml_tiny.graph(family)
-    table = Table() if tables else coreml_tiny.table(model, bits)
+    rows = coreml_tiny.rows(model)
+    assert len(rows) == 1
+    table = Table({**({} if tables else coreml_tiny.table(model, bits)), **rows})
     palettes = coreml_tiny.palettes(model, bits, 4) if tables else {}
     emitted = coreml_tiny.emit(folder, made, model, table, palettes)
     path = write(folder, model, table, palettes)
@@ -84,7 +86,7 @@ def _says_what_it_holds(emitted: Emitted, path: Path) -> None:
         assert {i["name"]: i["shape"] for i in ours["inputs"]} == {i["name"]: i["shape"] for i in other["inputs"]}
         assert {i["type"] for i in ours["inputs"]} == {"int32", "float32"}
         assert sorted(o["name"] for o in ours["outputs"]) == sorted(other["outputs"])
-    weights = (edit.constant(emitted.model.graph.initializers[name]) for name in emitted.table)
+    weights = (edit.constant(emitted.model.graph.initializers[n]) for n, e in emitted.table.items() if e.bits == 4)
     codes = sum(w.size for w in weights if w is not None)
     assert codes <= facts["stored_elements"]["int4"] < 1.1 * codes, "once for both functions"
     program = path / account.PROGRAM

@@ -138,6 +138,33 @@ def test_tables_are_reported(looked_up: Path) -> None:
     assert figures["quantize: stored"] == pytest.approx(stored / (layers + 64 * 128 + tiny_checkpoint.VOCAB * hidden))
 
 
+def test_an_embedding_of_8_bits_reaches_the_package_to_the_last_bit(root: Path, bundle: Path) -> None:
+    """A step a row in the table, in the QDQ model that was measured, and in the package, where a gather reads it."""
+    made = recipe.load(_recipe(root, "rows", quantize={"weights": 4, "embedding": 8}, gates={"quantize_flips": 0.5}))
+    rows = pipeline.build(made, lambda event: None)
+    quantized = root / "out" / ".edgeforge" / "quantize" / Manifest.load(rows).stamps["stage.quantize"]
+    (name,) = (n for n, e in Table.load(quantized / FILE).items() if e.bits == 8 and "lm_head" not in n)
+    form = Table.load(quantized / FILE)[name]
+    assert (form.axis, form.scale.shape) == (0, (tiny_checkpoint.VOCAB,))
+    array = edit.constant(store.load(quantized / "float").graph.initializers[name])
+    assert array is not None
+    np.testing.assert_array_equal(edit.constant(store.load(quantized).graph.initializers[name]), form.quantize(array))
+    for function in program.load(rows / "device" / "model.mlpackage").values():
+        held = next(op for op in function.ops if op.name == mil.spell(name, set()))
+        codes, steps = (held.arguments[key][0] for key in ("data", "scale"))
+        assert isinstance(codes, program.Stored)
+        assert isinstance(steps, program.Stored)
+        np.testing.assert_array_equal(codes.read(), form.quantize(array))
+        np.testing.assert_array_equal(steps.read().ravel().astype(np.float32), form.scale)
+        (gather,) = (op for op in function.ops if op.type == "gather")
+        assert gather.arguments["x"][0] == program.Name(held.outputs[0].name)
+    less, whole = ((b / "device" / "model.mlpackage" / package.WEIGHTS).stat().st_size for b in (rows, bundle))
+    assert whole - less == pytest.approx(tiny_checkpoint.VOCAB * (64 - 2), abs=256), "a byte a number, less the steps"
+    forecast = check.examine(made).facts.estimate
+    assert forecast is not None
+    assert forecast.weights == pytest.approx(less, rel=0.1)
+
+
 def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
     """Here without the Mac: the recorded calls are the package's, and the script's own measure holds them equal."""
     device = bundle / "device"
