@@ -52,6 +52,11 @@ def check(facts: Facts) -> Iterator[Finding]:
                       f"this model has {heads}: each head is a product of its own", "set quantize.palette to "
                       f"{math.gcd(heads, palette)}" if math.gcd(heads, palette) >= _LEAST_PALETTE else
                       "leave quantize.palette out")
+    tied = (facts.config or {}).get("tie_word_embeddings") is True
+    if tied and recipe.quantize.untied and not recipe.quantize.rounded:
+        yield Finding("warning", recipe.where("quantize.embedding"), f"{recipe.quantize.embedding} bits, and the head "
+                      "of this model reads the same table in float16: the package stores both",
+                      "leave quantize.embedding out, or set quantize.head to 8")
     if chip.unit == "ane":
         yield from _engine(facts, chip)
     yield from systems.check(facts, chip)

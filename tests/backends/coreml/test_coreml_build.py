@@ -284,6 +284,8 @@ def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
      "set quantize.activations to 16, or leave -gpu out of target.chip: the Neural Engine of the same chip takes 8"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-a16", "context": 96, "prefill": 32}}, "warning",
      "apple-a16 multiplies int8 by int8 no faster than float16", "set quantize.activations to 16"),
+    ({"quantize": {"weights": 16, "embedding": 8}}, "warning", "8 bits, and the head of this model reads the same table",
+     "leave quantize.embedding out, or set quantize.head to 8"),
     ({"target": {"chip": "apple-a18", "context": 100, "prefill": 32}}, "warning", "100 tokens are no multiple of 32",
      "set target.context to 128"),
     ({"target": {"chip": "apple-a18", "context": 96, "prefill": 20}}, "warning", "20 tokens are no multiple of 32",
@@ -293,6 +295,10 @@ def test_what_the_neural_engine_does_not_take_is_said_before(root: Path, more: d
                                                              change: str) -> None:
     found = [(s, w, c) for s, w, c in _said(root, **more) if what in w]
     assert [(s, c) for s, _, c in found] == [(severity, change)]
+
+
+def test_a_table_that_the_head_does_not_share_is_no_trap(root: Path) -> None:
+    assert _said(root, quantize={"weights": 8, "embedding": 8}) == []
 
 
 def test_without_coremltools_nothing_begins(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
