@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import tiny_checkpoint
 import yaml
-from edgeforge_runtime.manifest import WRITE, Manifest
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import WRITE, Manifest, Part
 from edgeforge_runtime.session import Session
 
-from edgeforge import check, pipeline, recipe, targets
+from edgeforge import check, pipeline, recipe, selfcheck, targets
 from edgeforge.backends import require_runnable
 from edgeforge.backends.coreml import chain, limits, systems
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret.run import Interpreter
+from edgeforge.backends.coreml.simulator import SimulatorExecutor
 from edgeforge.cli import _guarded, app
 from edgeforge.errors import RecipeError
 
@@ -192,6 +194,22 @@ def test_a_selfcheck_says_what_runs_here_and_whose_times_it_shows(bundle: Path, 
     code, text = said("--on", "coreml-sim")
     assert code == 0, text
     assert "executed here op by op: true to float16, slow, and no device" in text, "whose times these are"
+
+
+def test_selfcheck_reads_the_prompt_as_an_app_does(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks through prefill, whose last row is all that its packages say."""
+    called: list[str] = []
+    kept = SimulatorExecutor._run
+
+    def spy(self: SimulatorExecutor, part: Part, feeds: Arrays) -> Arrays:
+        called.append(part.graph)
+        return kept(self, part, feeds)
+    monkeypatch.setattr(SimulatorExecutor, "_run", spy)
+    checks = selfcheck.run(bundle, "coreml-sim")
+    assert checks[0].passed, checks[0]
+    prompt = int(checks[2].note.split()[-2])
+    assert prompt > 32, "more than one chunk"
+    assert called.count("prefill") >= 2 * 2, "compared, and timed"
 
 
 def test_the_swift_loop_reads_keys_that_are_there(bundle: Path) -> None:

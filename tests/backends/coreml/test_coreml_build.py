@@ -284,7 +284,7 @@ def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
      "set quantize.activations to 16, or leave -gpu out of target.chip: the Neural Engine of the same chip takes 8"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-a16", "context": 96, "prefill": 32}}, "warning",
      "apple-a16 multiplies int8 by int8 no faster than float16", "set quantize.activations to 16"),
-    ({"quantize": {"weights": 16, "embedding": 8}}, "warning", "8 bits, and the head of this model reads the same table",
+    ({"quantize": {"weights": 16, "embedding": 8}}, "warning", "the head of this model reads the same table in",
      "leave quantize.embedding out, or set quantize.head to 8"),
     ({"target": {"chip": "apple-a18", "context": 100, "prefill": 32}}, "warning", "100 tokens are no multiple of 32",
      "set target.context to 128"),
