@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeforge import formats, mismatch, places, source, targets
 from edgeforge.adapt import shape
@@ -25,6 +25,9 @@ from edgeforge.quantize import budget, exceptions
 from edgeforge.recipe import Recipe
 from edgeforge.sections import Quantize
 from edgeforge.source import Source
+
+if TYPE_CHECKING:
+    from edgeforge.calibrate.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
             findings += _blocks(recipe, found)
             findings += _precision(recipe, found)
             facts = replace(facts, decoder=decoder, estimate=sizes)
+    elif found is not None:
+        findings += _samples(recipe, found.samples)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
 
@@ -138,6 +143,16 @@ def _text(recipe: Recipe) -> Iterator[Finding]:
             sources.read(path)
     except RecipeError as error:
         yield Finding("recipe", recipe.where(key), error.message, error.hint)
+
+
+def _samples(recipe: Recipe, found: Samples) -> Iterator[Finding]:
+    """What the gates of a plain graph measure on has to be new to it."""
+    if found.fitted:
+        said = ("one sample, which is both calibrated and measured on" if found.count == 1 else
+                f"{found.fitted} of the samples that the gates measure on are calibrated on too")
+        yield Finding("warning", recipe.where("model.calibration"), f"{said}: the figures will say how well the model "
+                      "was fitted, not what it loses on other inputs", "give more samples, each another: the last "
+                      "quarter is kept for the gates")
 
 
 def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
