@@ -7,4 +7,4 @@ export OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
 .venv/bin/ruff check .
 .venv/bin/mypy
 .venv/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly"
-.venv/bin/python -m pytest -q -m "slow and not nightly"
+.venv/bin/python -m pytest -q -n 2 --dist loadfile -m "slow and not nightly"

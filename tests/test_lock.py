@@ -75,6 +75,7 @@ def test_a_file_that_is_no_lock_is_an_error(bundle: Path, text: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_two_builds_from_one_lock_are_the_same_bytes(built: Built, checkpoint_folder: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(checkpoint_folder, tmp_path / "moved" / checkpoint_folder.name)
     path = variant(built, "again", model=str(moved), out=str(tmp_path / "elsewhere" / "tiny"))

@@ -103,6 +103,7 @@ def test_a_users_own_file_in_a_bundle_is_not_thrown_away(copy: Built) -> None:
     assert (copy.bundle / "notes.txt").is_file()
 
 
+@pytest.mark.slow
 def test_changed_code_reruns_what_imports_it(built: Built, tmp_path: Path) -> None:
     source = Path(edgeforge.__file__).parent
     shutil.copytree(source, tmp_path / "edgeforge", ignore=shutil.ignore_patterns("__pycache__"))
@@ -171,6 +172,7 @@ def test_a_gate_beyond_what_was_measured_stops_a_finished_build_at_once(
     assert rebuilt(variant(built, "beyond", gates={key: measured - step}))["done"] == ["bundle"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_nothing(built: Built, tmp_path: Path) -> None:
     """A limit on file sizes fails a write in the middle, as a full disk does."""
     path = variant(built, "full", out=str(tmp_path / "out" / "tiny"))

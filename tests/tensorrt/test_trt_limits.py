@@ -219,3 +219,4 @@ def test_the_command_for_a_jetson_has_every_open_input(tmp_path: Path) -> None:
     assert "--profile=1" in text
     assert text.count("input_ids:1x16,attention_mask:1x1x16x64,position_ids_cos:1x1x16x16") == 3
     assert "past_" not in text, "fixed shapes need no bounds"
+    assert "--decomposableAttentions='*'" in text, "without it a GPU that lacks the kernel builds nothing"
