@@ -105,8 +105,8 @@ class _Seen:
 def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen) -> list[Check]:
     checks = []
     if "rotate" in wanted:
-        width = 0 if seen.unrotated else rotate.rotate(model, seen.direction)
-        checks.append(Check("transform: rotated", width, "channels", note=_skip(seen.unrotated)))
+        width, why = (0, seen.unrotated) if seen.unrotated else _rotate(model, seen)
+        checks.append(Check("transform: rotated", width, "channels", note=_skip(why)))
     if "equalize_kv" in wanted:
         left = equalize.equalize(model, decoder, seen.peaks)
         note = _skip("; ".join(sorted({s.reason for s in left})))
@@ -115,6 +115,14 @@ def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen
         split = outliers.split(model, seen.peaks)
         checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))
     return checks
+
+
+def _rotate(model: ir.Model, seen: _Seen) -> tuple[int, str]:
+    """The stream's width; 0, and why, when a parameter has other readers: nothing is changed then."""
+    try:
+        return rotate.rotate(model, seen.direction), ""
+    except UnsupportedError as error:
+        return 0, error.message
 
 
 def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sample]) -> list[Check]:
