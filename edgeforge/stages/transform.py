@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tempfile
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact
+from edgeforge import artifact, gates
 from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
@@ -54,8 +55,15 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         JoinCaches()(model)
         RequantizeOperands()(model)
     store.save(model, out)
-    reference = sources["adapt"] / artifact.REFERENCE
-    return checks + adapt.gate(build, out, reference, "transform", "optimize_db")
+    found = adapt.gate(build, out, sources["adapt"] / artifact.REFERENCE, "transform", "transform_db")
+    return checks + _against(found, gates.load(source))
+
+
+def _against(found: Sequence[Check], before: Sequence[Check]) -> list[Check]:
+    """What was there before the transforms, said beside what they left: not every loss is theirs."""
+    had = {c.name.partition(": ")[2]: c.value for c in before}
+    return [dataclasses.replace(c, note="; ".join(filter(None, (c.note, f"{had[name]:.1f} dB before"))))
+            if (name := c.name.partition(": ")[2]) in had else c for c in found]
 
 
 class _Seen:
