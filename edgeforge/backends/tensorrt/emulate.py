@@ -15,6 +15,7 @@ from edgeforge_runtime.manifest import LOGITS, Graph, Part, Target, Tensor, new_
 from edgeforge.backends.tensorrt.job import EXECUTOR, Shape
 from edgeforge.graph import edit
 
+_TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
 _QUIET = 4
 """onnxruntime's severity "fatal": it warns at every step that it copies the cache, which a GPU does not"""
 
@@ -30,7 +31,7 @@ class InPlaceOnCpu:
             self._session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises a dozen unrelated classes
             raise ExecutorError(f"{model} does not load: {error}") from error
-        self._caches: Arrays = {i.name: np.zeros(i.shape, np.float16) for i in self._session.get_inputs()
+        self._caches: Arrays = {i.name: np.zeros(i.shape, _TYPES[i.type]) for i in self._session.get_inputs()
                                 if past_layer(i.name)}
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:

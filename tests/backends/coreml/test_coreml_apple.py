@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import tiny_checkpoint
 import yaml
-from edgeforge_runtime.manifest import WRITE, Manifest
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import WRITE, Manifest, Part
 from edgeforge_runtime.session import Session
 
-from edgeforge import check, pipeline, recipe
+from edgeforge import check, pipeline, recipe, selfcheck
 from edgeforge.backends import require_runnable
 from edgeforge.backends.coreml import chain, limits, systems
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret.run import Interpreter
+from edgeforge.backends.coreml.simulator import SimulatorExecutor
 from edgeforge.cli import _guarded, app
 from edgeforge.errors import RecipeError
 
@@ -159,6 +161,22 @@ def test_the_simulator_answers_as_the_cpu_does(bundle: Path, capsys: pytest.Capt
         ids = list(range(40))
         ours, theirs = simulated.prompt(ids), cpu.prompt(ids)
     assert int(ours.argmax()) == int(theirs.argmax())
+
+
+def test_selfcheck_reads_the_prompt_as_an_app_does(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks through prefill, whose last row is all that its packages say."""
+    called: list[str] = []
+    kept = SimulatorExecutor._run
+
+    def spy(self: SimulatorExecutor, part: Part, feeds: Arrays) -> Arrays:
+        called.append(part.graph)
+        return kept(self, part, feeds)
+    monkeypatch.setattr(SimulatorExecutor, "_run", spy)
+    checks = selfcheck.run(bundle, "coreml-sim")
+    assert checks[0].passed, checks[0]
+    prompt = int(checks[2].note.split()[-2])
+    assert prompt > 32, "more than one chunk"
+    assert called.count("prefill") >= 2 * 2, "compared, and timed"
 
 
 def test_the_swift_loop_reads_keys_that_are_there(bundle: Path) -> None:
