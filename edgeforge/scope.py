@@ -18,8 +18,8 @@ calibration's kinds, from 0.118 to 0.112 on a novel"""
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
     "quantize": ("head", "kv", "ranges", "embedding", "importance", "transforms"), "split": ("part_bytes",),
-    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
-              "sha_db", "split_db", "wide_db", "shared_bytes")}
+    "gates": ("windows", "adapt_db", "transform_db", "quantize_centred_db", "quantize_kl", "quantize_ppl",
+              "quantize_flips", "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
 _CODES_ONLY = {
     "quantize": ("kv", "ranges"), "split": ("part_bytes",),
