@@ -340,7 +340,7 @@ class Gates(Section):
     """The same in float16 with 8-bit activations, where a value that float16 moves may round to the code beside, a
     whole step off, more of them with depth (SmolLM2: int8 27, fp8 19)."""
     rounded_db: Decibels = 45
-    """The same for an Apple package with every op's output rounded to float16, at least."""
+    """The same for an Apple package with every op's output rounded to float16, and for Core AI in float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)
     """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's.
     For Apple's chips 1.03, unless said."""

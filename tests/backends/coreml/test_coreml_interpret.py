@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_the_manifest_says_where_the_model_lies(llama: Emitted, tmp_path: Path) 
     text = (moved / package.MANIFEST).read_text(encoding="utf-8")
     (moved / package.MANIFEST).write_text(text.replace("com.apple.CoreML/", "elsewhere/"), encoding="utf-8")
     _run_once(moved)
+
+
+def test_a_constant_of_another_shape_than_declared_is_named(llama: Emitted) -> None:
+    interpreter = Interpreter.open(llama.package)
+    function = interpreter.functions["decode"]
+    index, op = next((i, o) for i, o in enumerate(function.ops) if o.type == "const"
+                     and len(o.outputs[0].shape) == 1 and o.outputs[0].type == "FLOAT16")
+    wrong = dataclasses.replace(op.outputs[0], shape=(1, *op.outputs[0].shape))
+    ops = list(function.ops)
+    ops[index] = dataclasses.replace(op, outputs=(wrong,))
+    interpreter.functions["decode"] = dataclasses.replace(function, ops=tuple(ops))
+    with pytest.raises(EdgeForgeError, match=r"const makes \(\d+,\), and the package says \(1, \d+\)"):
+        interpreter.run("decode", {i.name: np.zeros(i.shape) for i in function.inputs})
 
 
 def test_an_op_that_is_not_interpreted_is_named(tmp_path: Path) -> None:
