@@ -77,29 +77,20 @@ def _renew(place: Path, found: dict[str, Any], files: dict[str, Any], locks: Pat
             (work / STAMP).replace(place / STAMP)
 
 
-def damage(place: Path) -> str | None:
+def damage(place: Path, under: str = "") -> str | None:
     """The first file of a finished folder whose contents are not what was made; None when all are.
 
-    Only under the folder's lock is the answer final: without it, another build may be replacing the folder.
+    under: looks only at files whose names begin so. Only under the folder's lock is the answer final: without it,
+    another build may be replacing the folder.
     """
     name = STAMP
     try:
         for name, seen in read_stamp(place)["files"].items():
-            if digest(place / name) != seen["sha256"]:
+            if name.startswith(under) and digest(place / name) != seen["sha256"]:
                 return str(name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return str(name)
     return None
-
-
-def resized(place: Path, under: str) -> str | None:
-    """The first file below a folder of a finished one that has another size than it was made with; None: none has."""
-    try:
-        files = read_stamp(place)["files"]
-        return next((n for n, seen in files.items() if n.startswith(f"{under}/")
-                     and (place / n).stat().st_size != seen["bytes"]), None)
-    except FileNotFoundError as error:
-        return str(error.filename)
 
 
 def declared(bundle: Path) -> set[str]:

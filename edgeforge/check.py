@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgeforge import formats, mismatch, places, source, targets
+from edgeforge import formats, given, mismatch, places, source, targets
 from edgeforge.adapt import shape
 from edgeforge.backends import backend
-from edgeforge.calibrate import sources
 from edgeforge.checkpoint import Checkpoint
 from edgeforge.errors import EXIT_ERROR, EXIT_USAGE, EdgeForgeError, RecipeError, UnsupportedError
 from edgeforge.estimate import Estimate, below_head, estimate, product_inputs
-from edgeforge.export.aimet_file import Glance, glances
 from edgeforge.findings import Facts, Finding, blockers
 from edgeforge.memory import memory
 from edgeforge.quantize import budget, exceptions
@@ -93,8 +91,8 @@ def _refuse(wrong: Sequence[Finding]) -> None:
 
 def _report(recipe: Recipe, found: Source | None) -> Report:
     chip = targets.chip(recipe.target.chip)
-    findings = [*_text(recipe), *formats.check(recipe)]
-    wrong, foreign = _foreign(recipe)
+    findings = [*given.text(recipe, found), *_widths(recipe), *formats.check(recipe)]
+    wrong, foreign = given.foreign(recipe)
     findings += wrong
     facts = Facts(recipe, chip, None, {}, foreign=foreign)
     if isinstance(found, Checkpoint):
@@ -112,6 +110,8 @@ def _report(recipe: Recipe, found: Source | None) -> Report:
             findings += _blocks(recipe, found)
             findings += _precision(recipe, found)
             facts = replace(facts, decoder=decoder, estimate=sizes)
+    elif found is not None:
+        findings += given.samples(recipe, found.samples)
     return Report(facts, (*findings, *backend(chip.backend).check(facts)))
 
 
@@ -126,36 +126,14 @@ def _decoder(recipe: Recipe, config: Mapping[str, Any]) -> shape.Decoder | None:
     return found if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
 
-def _text(recipe: Recipe) -> Iterator[Finding]:
-    """Of the recipe's own text all that needs no tokenizer: it is there, and can be read."""
-    path, key = recipe.calibrate.text, "calibrate.text"
-    if path is None:
-        return
-    missing = list(places.file(recipe, key, path, "give the path of a UTF-8 text file"))
-    yield from missing
-    try:
-        if not missing:
-            sources.read(path)
-    except RecipeError as error:
-        yield Finding("recipe", recipe.where(key), error.message, error.hint)
-
-
-def _foreign(recipe: Recipe) -> tuple[list[Finding], tuple[Glance, ...]]:
-    """What stands against the recipe's file of encodings by itself, and what it holds."""
-    path, key = recipe.quantize.encodings, "quantize.encodings"
-    if path is None:
-        return [], ()
-    missing = list(places.file(recipe, key, path, "give the path of AIMET's .encodings"))
-    try:
-        found = () if missing else glances(path)
-    except EdgeForgeError as error:
-        return [Finding("recipe", recipe.where(key), error.message, error.hint)], ()
-    narrow = next((g.name for g in found if g.bits == 4), None)
-    if narrow is not None and not recipe.decoder and recipe.gates.quantize_db is None:
-        missing.append(Finding("recipe", recipe.where(key), f"{narrow} has 4 bits, which cost a plain graph more than "
-                               "they save", "give a weight 8 bits and any other value 16, or say in gates.quantize_db "
-                               "what may be lost"))
-    return missing, found
+def _widths(recipe: Recipe) -> Iterator[Finding]:
+    target = recipe.target
+    if recipe.decoder and target.context < target.least_context:
+        least, most = target.least_context, target.most_prefill
+        yield Finding("recipe", recipe.where("target.context"), f"context {target.context} is too short: the gates "
+                      f"read two chunks of prefill {target.prefill} and a few single steps, at least {least} tokens",
+                      f"set target.context to {least} or more" + (
+                          f", or target.prefill to {most} or less" if most > 1 else ""))
 
 
 def _context(recipe: Recipe, config: Mapping[str, Any]) -> Iterator[Finding]:

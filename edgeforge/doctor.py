@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from packaging.requirements import InvalidRequirement, Requirement
 
-from edgeforge import __version__, backends, targets
+from edgeforge import __version__, backends, cache, targets
 from edgeforge.backends.faults import Fault, by_code, in_text
 from edgeforge.backends.health import Abilities, Proof, Tool
 from edgeforge.build import STAMP
@@ -100,7 +100,9 @@ def explain(what: str) -> list[Fault]:
 def _logs(path: Path) -> str | None:
     """The end of a log, of every log in a folder, or what is wrong with a bundle; None: nothing is."""
     if (path / STAMP).is_file():
-        return "\n".join(describe(path)["problems"]) or None
+        name = cache.damage(path)
+        return "\n".join(describe(path)["problems"]) or (f"{name} has other contents than it was made with"
+                                                         if name is not None else None)
     files = sorted(path.glob("*.log")) if path.is_dir() else [path]
     if not files:
         raise EdgeForgeError(f"{path} holds no .log file", "give a log file, an error code or a message")

@@ -94,13 +94,13 @@ def estimate(recipe: Recipe, decoder: Decoder, tensors: Mapping[str, TensorInfo]
     weights = [layers[i] for i in range(decoder.layers)]
     logits = recipe.target.prefill * decoder.vocab * 2
     top = _codes((decoder.vocab, (head or table) // decoder.vocab), bits, bits.head, half)
-    table_bytes = table * (_HALF if half else bits.embedding) // 8
+    table_bytes = table * bits.embedding // 8
     made: tuple[Part, ...] = (
         Part("embedding", table_bytes, bits.embedding), *_body(recipe, decoder, weights),
         Part("head", top, bits.head, logits=logits))
     if half:
         kv = kv_bytes(decoder, recipe.target.context, _HALF)
-        own = 0 if not head and not bits.rounded else top  # what is rounded has no more part in the table
+        own = 0 if not head and not bits.untied else top  # what is rounded has no more part in the table
         made = (Part(decoder.profile.binary, table_bytes + sum(weights) + own, bits.weights, kv, logits),)
     count = sum(math.prod(t.shape) for t in tensors.values()) + (0 if head else table)
     reference = recipe.gates.windows * recipe.target.context * decoder.vocab * _FLOAT_BYTES

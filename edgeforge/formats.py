@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _READ = 8
 """bits of codes that products multiply by codes"""
+_PALETTE = 16
+"""outputs that share a table, where a message names a number"""
 
 
 def check(recipe: Recipe) -> Iterator[Finding]:
@@ -22,17 +24,18 @@ def check(recipe: Recipe) -> Iterator[Finding]:
     chip = recipe.target.chip
     flow = "float16" if profile.flow == "float16" else f"integer codes of {_either(profile.activation_bits)} bits"
     if options.activations not in profile.activation_bits:
+        why = f": {profile.whole_activations}" if profile.whole_activations else ""
         yield Finding("recipe", recipe.where("quantize.activations"), f"{options.activations} bits, and {chip} "
-                      f"computes on {flow}",
-                      f"set quantize.activations to {profile.activation_bits[-1]}")
+                      f"computes on {flow}{why}", f"set quantize.activations to {profile.activation_bits[-1]}" + (
+                          f", or {profile.elsewhere}" if profile.elsewhere else ""))
     if options.eight_bits not in profile.eight_bits:
         yield Finding("recipe", recipe.where("quantize.eight_bits"), f"{options.eight_bits}, and {chip} computes on "
                       f"{flow}", "leave quantize.eight_bits out")
     if options.block is not None and not profile.blocks:
         why = f"{chip} takes one step a channel" + (f": {profile.whole_steps}" if profile.whole_steps else "")
-        other = ", or take quantize.palette 16 for it: 4 bits that name an entry of a table" if profile.tables else ""
+        other = f", or take quantize.palette {_PALETTE} for it: 4 bits that name an entry of a table"
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {why}",
-                      f"leave quantize.block out{other}")
+                      f"leave quantize.block out{other if profile.tables else ''}")
     elif options.block is not None and options.block not in profile.blocks:
         yield Finding("recipe", recipe.where("quantize.block"), f"blocks of {options.block}, and {chip} takes "
                       f"{_either(profile.blocks)}", f"set quantize.block to {profile.blocks[-1]}")
@@ -40,8 +43,22 @@ def check(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("recipe", recipe.where("quantize.palette"), f"tables that {options.palette} outputs share, and "
                       f"{chip} reads codes on even steps", "leave quantize.palette out, with quantize.weights 4 and "
                       f"quantize.block {profile.blocks[-1]}, or quantize.weights 8")
+    if options.palette is None:
+        yield from _six_bits(recipe, profile)
     if profile.flow == "float16":
         yield from _float16(recipe, profile)
+
+
+def _six_bits(recipe: Recipe, profile: Profile) -> Iterator[Finding]:
+    """Of a recipe without tables."""
+    block = recipe.quantize.block
+    for key in recipe.quantize.six_bits:
+        change = f"set quantize.{key} to 8"
+        if profile.tables:
+            change += f", or quantize.palette to {_PALETTE}" + (" in place of quantize.block" if block else "")
+        has = "" if profile.tables else f", and {recipe.target.chip} reads none"
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), f"6 bits, which only entries of tables have{has}",
+                      change)
 
 
 def _float16(recipe: Recipe, profile: Profile) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from edgeforge_runtime.typed import read_json
 from edgeforge.errors import GateError
 
 FILE = "gate.json"
+_LONG = 1000
+"""from here on four digits would round away whole numbers"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,18 @@ class Check:
         return self.value >= self.threshold if self.sense == "at least" else self.value <= self.threshold
 
     def __str__(self) -> str:
-        bound = "" if self.threshold is None else f" ({self.sense} {self.threshold:g})"
-        return f"{self.name} {self.value:.4g} {self.unit}{bound}"
+        return f"{self.name} {figure(self.value)} {self.unit}{f' ({self.bound})' if self.bound else ''}"
+
+    @property
+    def bound(self) -> str:
+        """The threshold in words; empty without one."""
+        return "" if self.threshold is None else f"{self.sense} {figure(self.threshold)}"
+
+
+def figure(value: float) -> str:
+    """As a person reads it: four digits, but nothing is rounded away of a whole number."""
+    value = float(value)
+    return f"{value:,.0f}" if value.is_integer() or _LONG <= abs(value) < math.inf else f"{value:.4g}"
 
 
 def of_bits(gate: str, four: bool) -> str:

@@ -10,6 +10,7 @@ from edgeforge.errors import RecipeError
 
 if TYPE_CHECKING:
     from edgeforge.document import Document
+    from edgeforge.targets import Chip
 
 BEST_WINDOWS = 64
 """SmolLM2, W4 in blocks of 64, weights alone: with 64 instead of 16 KL falls from 0.086 to 0.064 on text of
@@ -17,13 +18,13 @@ calibration's kinds, from 0.118 to 0.112 on a novel"""
 _DECODERS_ONLY = {
     "target": ("context", "prefill"), "calibrate": ("text", "windows", "samples", "tokens"),
     "quantize": ("head", "kv", "ranges", "embedding", "importance", "transforms"), "split": ("part_bytes",),
-    "gates": ("windows", "adapt_db", "quantize_centred_db", "quantize_kl", "quantize_ppl", "quantize_flips",
-              "sha_db", "split_db", "wide_db", "shared_bytes")}
+    "gates": ("windows", "adapt_db", "transform_db", "quantize_centred_db", "quantize_kl", "quantize_ppl",
+              "quantize_flips", "sha_db", "split_db", "wide_db", "shared_bytes")}
 """keys by section that say nothing about a graph without tokens and cache"""
 _CODES_ONLY = {
-    "quantize": ("kv", "ranges", "embedding"), "split": ("part_bytes",),
+    "quantize": ("kv", "ranges"), "split": ("part_bytes",),
     "gates": ("sha_db", "split_db", "wide_db", "emulator_db")}
-"""keys by section that say nothing where float16 flows: cache and table are float16, and the graph stays whole"""
+"""keys by section that say nothing where float16 flows: the cache is float16, and the graph stays whole"""
 _FLOAT16_ONLY = {"gates": ("emitted_db", "emitted_codes_db")}
 """keys by section that say nothing where codes flow: what is compiled is the quantized model's own arithmetic"""
 _READ_ONLY = {"gates": ("emitted_codes_db",)}
@@ -37,13 +38,16 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
     """The keys (section, key) that say nothing about such a model on that chip, and why. decoder: a language model."""
     known = targets.chip(chip)
     profile = known.profile
-    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, and {chip} is none of them"
+    none = f"and {chip} is none of them; {targets.LISTED}"
+    found: dict[tuple[str, str], str] = {(section, key): f"only for {whose}, {none}"
                                          for section, (whose, keys) in _OF_MAKER.items()
                                          if section not in known.sections for key in keys}
     if not decoder:
         found |= dict.fromkeys(_pairs(_DECODERS_ONLY), "only for language models, and model.onnx is a plain graph")
     if profile.flow == "float16":
         found |= dict.fromkeys(_pairs(_CODES_ONLY), f"only where integer codes flow, and {chip} computes in float16")
+        if _CODES not in profile.embeddings:
+            found["quantize", "embedding"] = f"only where the table may have 8 bits, and on {chip} it is float16"
         if _CODES not in profile.activation_bits:
             found |= dict.fromkeys(_pairs(_READ_ONLY), f"only where products read 8-bit codes, and on {chip} they "
                                    "read float16")
@@ -51,7 +55,7 @@ def silent(chip: str, decoder: bool) -> dict[tuple[str, str], str]:
         why = f"only where float16 flows, and {chip} computes on integer codes"
         found |= dict.fromkeys(_pairs(_FLOAT16_ONLY), why)
     if not targets.chip(chip).rounded:
-        found["gates", "rounded_db"] = f"only for Apple's chips, whose packages are executed here; {chip} is none"
+        found["gates", "rounded_db"] = f"only for Apple's chips, whose packages are executed here, {none}"
     return found
 
 
@@ -72,23 +76,27 @@ def with_defaults(raw: Any) -> Any:
     not as it should be is left for the recipe's own law."""
     if not isinstance(raw, dict) or not isinstance(raw.get("model"), str):
         return raw
-    options, calibrate = raw.get("quantize", {}), raw.get("calibrate", {})
-    if not isinstance(options, dict) or not isinstance(calibrate, dict):
+    options, calibrate, gates = (raw.get(section, {}) for section in ("quantize", "calibrate", "gates"))
+    if not all(isinstance(section, dict) for section in (options, calibrate, gates)):
         return raw
     made = dict(raw)
     if options.get("quality") == "best":
         made["calibrate"] = {"windows": BEST_WINDOWS} | calibrate
-    if more := _of_chip(raw.get("target"), options):
-        made["quantize"] = more | options
+    chip = _chip(raw.get("target"))
+    if chip is not None and chip.profile.flow == "float16":
+        made["quantize"] = _of_float16(chip, options) | options
+    if chip is not None and chip.shared_bytes is not None:
+        made["gates"] = {"shared_bytes": chip.shared_bytes} | gates
     return made
 
 
-def _of_chip(target: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """What quantize holds for the recipe's chip, if not what it holds for most."""
+def _chip(target: Any) -> Chip | None:
     name = target.get("chip") if isinstance(target, dict) else None
-    chip = targets.CHIPS.get(name) if isinstance(name, str) else None
-    if chip is None or chip.profile.flow == "codes":
-        return {}
+    return targets.CHIPS.get(name) if isinstance(name, str) else None
+
+
+def _of_float16(chip: Chip, options: dict[str, Any]) -> dict[str, Any]:
+    """What quantize holds where float16 flows, if not what it holds elsewhere."""
     whole = options.get("weights") == _FLOAT16 and options.get("head", _FLOAT16) == _FLOAT16
     plain = whole and not options.get("exceptions")
     whole_numbers = options.get("activations") == _CODES and options.get("eight_bits") != "fp8"

@@ -28,11 +28,6 @@ Decibels = Annotated[float, Field(le=150)]
 """A gate's least SQNR. Two float32 computations of one value agree to 140 dB or so: more can never pass."""
 
 
-def shortest_context(prefill: int) -> int:
-    """Tokens that the gates read: two chunks of the prompt and a few single steps."""
-    return max(2 * prefill + _STEPS, _LEAST_CONTEXT)
-
-
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -55,13 +50,15 @@ class Target(Section):
         except RecipeError as error:
             raise ValueError(f"{error.message.removeprefix('target.chip: ')} ({error.hint})") from None
 
-    @model_validator(mode="after")
-    def _prefill_fits(self) -> Target:
-        least = shortest_context(self.prefill)
-        if self.context < least:
-            raise ValueError(f"context {self.context} is too short: the gates read two chunks of prefill "
-                             f"{self.prefill} and a few single steps, at least {least} tokens")
-        return self
+    @property
+    def least_context(self) -> int:
+        """The gates read two chunks of prefill and a few single steps."""
+        return max(2 * self.prefill + _STEPS, _LEAST_CONTEXT)
+
+    @property
+    def most_prefill(self) -> int:
+        """The widest prompt graph that context is long enough for; below 2, none is."""
+        return (self.context - _STEPS) // 2 if self.context >= _LEAST_CONTEXT else 0
 
 
 class Calibrate(Section):
@@ -157,7 +154,7 @@ class Quantize(Section):
     """Where 8-bit grids of caches and embedding tables end (quantize/clip.py): at the largest value seen and 20 % more,
     where one value in 10,000 lies outside, or where rounding and clipping together lose the least."""
     embedding: Literal[8, 16] = 16
-    """Bits of the embedding table."""
+    """Bits of the embedding table; on Apple's chips 8 have one step a row."""
     scales: Literal["search", "minmax"] | None = None
     """Where steps come from: `search` minimises the error of a layer's outputs (SeqMSE, from Gram matrices)."""
     candidates: Candidates = Candidates()
@@ -187,11 +184,6 @@ class Quantize(Section):
 
     @model_validator(mode="after")
     def _tables_of_few_bits(self) -> Quantize:
-        six = [key for key, bits in (("weights", self.weights), ("head", self.head)) if bits == _SIX]
-        six += ["exceptions"] if _SIX in self.exceptions.values() else []
-        if six and self.palette is None:
-            raise ValueError(f"{six[0]} has 6 bits, which only entries of tables have: set palette to 16, or take 4 or "
-                             "8 bits")
         if self.palette is None:
             return self
         if min(self.weights, self.head, *self.exceptions.values()) > _SIX:
@@ -252,6 +244,17 @@ class Quantize(Section):
         """Has any weight fewer than 16 bits?"""
         return min(self.weights, self.head, *self.exceptions.values(), _FLOAT16) < _FLOAT16
 
+    @property
+    def untied(self) -> bool:
+        """Are embedding and head stored apart, where the model has one table for both and float16 flows?"""
+        return self.rounded or self.embedding < _FLOAT16
+
+    @property
+    def six_bits(self) -> tuple[str, ...]:
+        """The keys that give weights 6 bits, which only entries of tables have."""
+        asked = {"weights": (self.weights,), "head": (self.head,), "exceptions": self.exceptions.values()}
+        return tuple(key for key, bits in asked.items() if _SIX in bits)
+
     def giver(self, bits: int) -> str:
         """The key that gives weights so many bits; empty when none does."""
         if bits in self.exceptions.values():
@@ -307,7 +310,10 @@ class Gates(Section):
     adapt_db: Decibels = 60
     """The exported graph against HuggingFace, at least."""
     optimize_db: Decibels = 55
-    """The optimised graph against HuggingFace, at least; the transformed one too."""
+    """The optimised graph against HuggingFace (a plain graph: against its file), at least."""
+    transform_db: Decibels = 100
+    """The transformed graph against HuggingFace, at least. All that is done is exact: float32 leaves 107 dB (a tiny
+    random model) to 139, SmolLM2, Qwen2.5-0.5B and Gemma-3-270M 114 to 122."""
     quantize_db: Decibels | None = None
     """Logits of the quantized model against HuggingFace, at least; unset: 30, and no limit for 4-bit weights, whose
     raw dB say nothing about text."""
@@ -334,6 +340,7 @@ class Gates(Section):
     """The same in float16 with 8-bit activations, where a value that float16 moves may round to the code beside, a
     whole step off, more of them with depth (SmolLM2: int8 27, fp8 19)."""
     rounded_db: Decibels = 45
-    """The same for an Apple package with every op's output rounded to float16, at least."""
+    """The same for an Apple package with every op's output rounded to float16, and for Core AI in float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)
-    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's."""
+    """Weights of both graphs in one binary over those of the larger graph, at most; of an engine, over its model's.
+    For Apple's chips 1.03, unless said."""

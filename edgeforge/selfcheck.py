@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from edgeforge_runtime.contract import logit_rows
 from edgeforge_runtime.errors import RunError
 from edgeforge_runtime.manifest import IDS, Manifest
 from edgeforge_runtime.session import Session
@@ -46,30 +47,43 @@ def run(bundle: Path, on: str | None = None) -> list[Check]:
         RecipeError: the bundle has no such target. EdgeForgeError: it cannot be opened here, or has no test vectors.
     """
     try:
-        manifest = Manifest.load(bundle)
-        on = _target(bundle, manifest, on)
+        on = target(bundle, on)
+        chosen = _manifest(bundle).targets[on]
         prompt, steps = _tokens(bundle)
+        every_row = all(logit_rows(graph) == graph.ar for graph in chosen.graphs)
         with Session.open(bundle, on) as session:
-            made = _logits(session, prompt, steps)
+            made = _logits(session, prompt, steps, every_row)
             timing = _timed(session, prompt, steps)
         with Session.open(bundle, _REFERENCE) as session:
-            expected = _logits(session, prompt, steps)
+            expected = _logits(session, prompt, steps, every_row)
     except RunError as error:
         raise EdgeForgeError(str(error), "run this on the machine that the bundle was built for, with its whole folder"
                              ) from error
-    return _checks(on, expected, made, timing, manifest.targets[on].least_db or LEAST_DB)
+    return _checks(on, expected, made, timing, chosen.least_db or LEAST_DB)
 
 
-def _target(bundle: Path, manifest: Manifest, on: str | None) -> str:
+def target(bundle: Path, on: str | None) -> str:
+    """The target to check; raises like run."""
+    manifest = _manifest(bundle)
     names = sorted(manifest.targets)
     others = [name for name in names if name != _REFERENCE]
+    here = [name for name in others if backends.runnable(manifest.targets[name])]
+    runs = f"of its targets this machine runs {', '.join(here) or 'none but ' + _REFERENCE}"
     on = others[0] if on is None and len(others) == 1 else on
     if on is None:
-        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", "say which with --on")
+        raise RecipeError(f"{bundle} has the targets {', '.join(names)}", f"say which with --on; {runs}")
     if on not in names:
         raise RecipeError(f"--on {on}: {bundle} has no such target", f"it has {', '.join(names)}")
-    backends.require_runnable(on, manifest.targets[on])
+    if on not in (*here, _REFERENCE):
+        raise RecipeError(f"--on {on}: it {backends.caution(manifest.targets[on]) or 'has no executor here'}", runs)
     return on
+
+
+def _manifest(bundle: Path) -> Manifest:
+    try:
+        return Manifest.load(bundle)
+    except RunError as error:
+        raise EdgeForgeError(str(error), "give a bundle's whole folder") from error
 
 
 def _tokens(bundle: Path) -> tuple[list[int], list[int]]:
@@ -88,18 +102,18 @@ def _tokens(bundle: Path) -> tuple[list[int], list[int]]:
     return (2 * prompt)[:2 * len(prompt) - len(prompt) // 3], steps
 
 
-def _logits(session: Session, prompt: list[int], steps: list[int]) -> np.ndarray:
-    rows = [np.concatenate(list(session.score(prompt)))]
-    return np.concatenate([*rows, *(session.step(token)[None] for token in steps)])
+def _logits(session: Session, prompt: list[int], steps: list[int], every_row: bool) -> np.ndarray:
+    """Of the prompt's tokens, or of its last one where the wide graph makes no others, and of the steps behind it."""
+    session.forget()
+    first = np.concatenate(list(session.score(prompt))) if every_row else session.prompt(prompt)[None]
+    return np.concatenate([first, *(session.step(token)[None] for token in steps)])
 
 
 def _timed(session: Session, prompt: list[int], steps: list[int]) -> Timing:
     """Warm: everything has run before. The steps repeat the prompt's tokens, as far as the context goes."""
-    for _ in session.score(prompt):  # empties the cache, too
-        pass
+    session.forget()
     begun = time.perf_counter()
-    for _ in session.score(prompt):
-        pass
+    session.prompt(prompt)
     first = time.perf_counter() - begun
     count = min(_STEPS, session.context - len(prompt))
     begun = time.perf_counter()

@@ -28,8 +28,10 @@ class Profile:
     float16. activation_bits: what a recipe may ask for as `quantize.activations`; eight_bits: what 8 of them may be.
     blocks: inputs that may share a step of a 4-bit weight; where codes flow it is a whole number of its channel's
     (LPBQ), else a float16 of its own. whole_steps: why there are none. tables: bits of weights that may be entries of a
-    table (`quantize.palette`). binary: what one compiled graph of all layers is called. builder: memory that making it
-    takes, bytes for each byte of weights and for each weight. transforms: what a recipe applies that does not say.
+    table (`quantize.palette`). embeddings: bits of the table whose rows tokens look up. whole_activations: why there
+    are no activations of 8 bits; elsewhere: what a recipe may say to have them. binary: what one compiled graph of all
+    layers is called. builder: memory that making it takes, bytes for each byte of weights and for each weight.
+    transforms: what a recipe applies that does not say.
     """
 
     name: str
@@ -45,6 +47,9 @@ class Profile:
     eight_bits: tuple[EightBits, ...] = ("int8",)
     blocks: tuple[int, ...] = (16, 32, 64)
     whole_steps: str = ""
+    embeddings: tuple[int, ...] = (8, 16)
+    whole_activations: str = ""
+    elsewhere: str = ""
     tables: tuple[int, ...] = ()
     binary: str = ""
     builder: tuple[int, int] = (0, 0)
@@ -67,7 +72,7 @@ HTP = Profile("htp", linear="conv1x1", transposed_keys=True, split_heads=True, l
 PLAIN = Profile("plain", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-50.0)
 TRT = Profile("trt", linear="matmul", transposed_keys=False, split_heads=False, lower_rope=False, masked=-10000.0,
               flow="float16", activation_bits=(8, 16), eight_bits=("int8", "fp8"), blocks=(16, 32, 64, 128),
-              transforms=("rotate",), binary="engine", builder=(7, 0))
+              embeddings=(16,), transforms=("rotate",), binary="engine", builder=(7, 0))
 """its builder took 3.4 GB for 485 MB of weights; scores may lie further apart than 50, and here no grid has to hold the
 mask; half of float16's range is left"""
 ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, lower_rope=True, masked=-40000.0,
@@ -77,7 +82,9 @@ ANE = Profile("ane", linear="conv1x1", transposed_keys=True, split_heads=True, l
 """its weights have one step a channel: Core ML says "ANE only support per-cout/per-tensor quantization" and runs blocks
 on the CPU (coremltools issue 2510); the mask is what Apple's own models add, within float16. Executing a package took
 2.1 GB for 163 million weights, emitting it less"""
-METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="")
+METAL = replace(ANE, name="metal", activation_bits=(16,), blocks=(16, 32, 64), whole_steps="",
+                whole_activations="int8 times int8 is the Neural Engine's",
+                elsewhere="leave -gpu out of target.chip: the Neural Engine of the same chip takes 8")
 """the GPU of a Mac reads the same graph; Apple's guide to weights' formats sends blocks there, and int8 activations to
 the Neural Engine"""
 PROFILES = {p.name: p for p in (HTP, PLAIN, TRT, ANE, METAL)}
@@ -95,6 +102,8 @@ class Chip:
     sections: ClassVar[tuple[str, ...]] = ()
     rounded: ClassVar[bool] = False
     """what is compiled for it is also executed here with float16 roundings (`gates.rounded_db`)"""
+    shared_bytes: ClassVar[float | None] = None
+    """`gates.shared_bytes`, unless a recipe says it; None: what the recipe's section says"""
 
     @property
     def graph_bytes(self) -> int | None:
@@ -320,6 +329,7 @@ class Apple(Chip):
     backend: ClassVar[str] = "coreml"
     profile: ClassVar[Profile] = ANE
     rounded: ClassVar[bool] = True
+    shared_bytes: ClassVar[float | None] = 1.03
     sections: ClassVar[tuple[str, ...]] = ("apple",)
     unit: ClassVar[str] = "ane"
 
@@ -352,6 +362,8 @@ APPLES |= {gpu.name: gpu for gpu in [AppleGpu(f"{mac.name}-gpu", mac.part, mac.p
                                      if mac.part.startswith("M")]}
 
 CHIPS: dict[str, Chip] = {**SNAPDRAGONS, **GPUS, **APPLES}
+LISTED = "`edgeforge targets` lists every chip"
+"""where a person finds the names"""
 
 
 def chip(name: str) -> Chip:
@@ -362,4 +374,4 @@ def chip(name: str) -> Chip:
     spelled = name.lower().replace(" ", "-").replace("_", "-")
     near = [n for n in CHIPS if n.endswith(f"-{spelled}")] or difflib.get_close_matches(spelled, CHIPS, 1)
     raise RecipeError(f"target.chip: no chip {name!r}",
-                      f"did you mean {near[0]!r}?" if near else f"known chips: {', '.join(CHIPS)}")
+                      f"did you mean {near[0]!r}? {LISTED}" if near else LISTED)

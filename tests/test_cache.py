@@ -31,6 +31,7 @@ def test_a_folder_that_another_build_takes_away_is_damaged(tmp_path: Path) -> No
     assert cache.damage(place) is None
     (place / "model").unlink()
     assert cache.damage(place) == "model"
+    assert cache.damage(place, "device/") is None
     (place / STAMP).unlink()
     assert cache.damage(place) == STAMP
 

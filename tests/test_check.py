@@ -364,6 +364,21 @@ def test_memory_and_disk_refuse_only_what_is_certain(tmp_path: Path) -> None:
     assert any("r.yaml:2: out: all stages together may take" in text for text in _said(found, "warning"))
 
 
+@pytest.mark.parametrize(("context", "prefill", "change"), [
+    (1024, 1024, "set target.context to 2051 or more, or target.prefill to 510 or less"),
+    (20, 16, "set target.context to 35 or more"),
+])
+def test_a_context_that_is_too_short_hides_nothing(context: int, prefill: int, change: str, tmp_path: Path) -> None:
+    made = _recipe(tmp_path, target={"chip": "apple-a18", "context": context, "prefill": prefill},
+                   quantize={"weights": 4, "block": 32, "head": 6})
+    found = check.examine(made).findings
+    assert [f.change for f in found if f"context {context} is too short" in f.what] == [change]
+    assert sum(f.severity == "recipe" and f.where.partition(": ")[2] in ("quantize.block", "quantize.head")
+               for f in found) == 2
+    longer = _recipe(tmp_path, target={"chip": "apple-a18", "context": made.target.least_context, "prefill": prefill})
+    assert not any("too short" in f.what for f in check.examine(longer).findings)
+
+
 def test_everything_at_once_and_the_recipes_part_decides(tmp_path: Path) -> None:
     config = QWEN3_4B | {"max_position_embeddings": 512, "eos_token_id": None, "num_experts": 4}
     made = _recipe(tmp_path, target={"chip": "snapdragon-8-gen-1"}, quantize={"weights": 4},

@@ -171,10 +171,20 @@ def _compile_for_another_chip(path: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_with_nothing_wrong_is_no_error(tmp_path: Path) -> None:
     with cache.whole(tmp_path / "bundle") as work:
+        (work / "table").write_text("whole")
         cache.stamp(work, {"key": "k", "stage": "bundle"})
     healthy = CliRunner().invoke(cli.app, ["doctor", str(tmp_path / "bundle")])
     assert healthy.exit_code == 0, healthy.output
-    assert "every file has its size" in healthy.output
+    assert "every file is as it was made" in healthy.output
+
+
+def test_a_file_of_the_same_size_and_other_contents_is_found(tmp_path: Path) -> None:
+    with cache.whole(tmp_path / "bundle") as work:
+        (work / "table").write_text("whole")
+        cache.stamp(work, {"key": "k", "stage": "bundle"})
+    (tmp_path / "bundle" / "table").write_text("wholf")
+    with pytest.raises(EdgeForgeError, match="table has other contents than it was made with"):
+        doctor.explain(str(tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize("nothing", ["", " "])

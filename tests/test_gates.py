@@ -35,6 +35,16 @@ def test_require_names_the_stage_and_every_failure_and_nothing_else() -> None:
     assert caught.value.exit_code == EXIT_GATE == 3
 
 
+@pytest.mark.parametrize(("value", "said"), [
+    (73_730, "73,730"), (73_730.0, "73,730"), (0, "0"), (1.0, "1"), (-40_000, "-40,000"), (12.345678, "12.35"),
+    (116.94, "116.9"), (1234.56, "1,235"), (0.00001234, "1.234e-05"), (math.inf, "inf"), (-math.inf, "-inf"),
+    (math.nan, "nan"),
+])
+def test_a_whole_number_is_said_whole(value: float, said: str) -> None:
+    assert gates.figure(value) == said
+    assert str(Check("x", value, "codes", 100_000)) == f"x {said} codes (at least 100,000)"
+
+
 def test_require_is_silent_when_all_pass() -> None:
     gates.require("adapt", [Check("logits", 100, "dB", 60), Check("told", math.nan, "dB")], "")
 

@@ -140,13 +140,12 @@ def test_all_complaints_at_once(tmp_path: Path) -> None:
 def test_a_chip_that_nobody_knows_suggests_one(tmp_path: Path) -> None:
     message = _complaint(tmp_path, MINIMAL.replace("8-gen-3", "8-gen3"))
     assert "no chip 'snapdragon-8-gen3'" in message
-    assert "did you mean 'snapdragon-8-gen-3'?" in message
+    assert "did you mean 'snapdragon-8-gen-3'? `edgeforge targets` lists every chip" in message
     message = _complaint(tmp_path, MINIMAL.replace("snapdragon-8-gen-3", "zzz"))
-    assert "recipe.yaml:4: target.chip: no chip 'zzz' (known chips: snapdragon-888, snapdragon-8-gen-1" in message
+    assert "recipe.yaml:4: target.chip: no chip 'zzz' (`edgeforge targets` lists every chip)" in message
 
 
 @pytest.mark.parametrize(("target", "said"), [
-    ("prefill: 1024", "context 1024 is too short"),
     ("prefill: 1", "target.prefill: "), ("context: 1", "target.context: "), ("context: 32769", "target.context: ")])
 def test_widths_that_cannot_be(tmp_path: Path, target: str, said: str) -> None:
     text = MINIMAL.replace("gen-3}", f"gen-3, {target}}}")

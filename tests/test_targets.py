@@ -73,11 +73,11 @@ def test_every_gpu_has_a_capability_of_the_table() -> None:
 def test_a_gpu_is_found_however_it_is_written(name: str) -> None:
     with pytest.raises(RecipeError) as caught:
         targets.chip(name)
-    assert caught.value.hint == "did you mean 'geforce-rtx-4090'?"
+    assert caught.value.hint == f"did you mean 'geforce-rtx-4090'? {targets.LISTED}"
 
 
 @pytest.mark.parametrize("name", ["SNAPDRAGON-8-GEN-3", "Snapdragon 8 Gen 3", "snapdragon_8_gen_3", "snapdragon-8gen3"])
 def test_a_chip_is_found_however_it_is_written(name: str) -> None:
     with pytest.raises(RecipeError) as caught:
         targets.chip(name)
-    assert caught.value.hint == "did you mean 'snapdragon-8-gen-3'?"
+    assert caught.value.hint == f"did you mean 'snapdragon-8-gen-3'? {targets.LISTED}"

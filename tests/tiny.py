@@ -25,7 +25,6 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from edgeforge import artifact
 from edgeforge.adapt import export, mask, rope, shape
 from edgeforge.adapt.decoder import DecoderGraph
-from edgeforge.encodings import Table
 from edgeforge.evaluation import logits as evaluation
 from edgeforge.graph import bind, edit, split, store
 from edgeforge.metrics import sqnr_db
@@ -188,7 +187,7 @@ def op_types(nodes: Sequence[ir.Node] | ir.Graph) -> dict[str, int]:
 
 def write_parts(folder: Path, made: Adapted, whole: ir.Model, part_bytes: int, context: int = CONTEXT) -> int:
     """An artifact of static parts, as the split stage makes them, in float; returns how many parts."""
-    plan = split.plan(whole.graph, Table(), part_bytes)
+    plan = split.plan(whole.graph, {}, part_bytes)
     parts = split.extract(whole, plan.cuts, made.decoder.output_names())
     graphs = []
     for ar in (WIDTH, 1):

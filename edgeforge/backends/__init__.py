@@ -117,14 +117,18 @@ def caution(target: Target) -> str:
     return next(filter(None, (backend(name).caution(target) for name in names())), "")
 
 
-def require_runnable(on: str, target: Target) -> None:
-    """RecipeError: no executor here runs this target, which was asked for by --on. The simulators of all backends are
-    there for the runtime from now on."""
+def runnable(target: Target) -> bool:
+    """Does an executor here run this target? The simulators of all backends are there for the runtime from now on."""
     from edgeforge_runtime.executors import known, register
 
     for name, opener in (pair for one in names() for pair in backend(one).simulators().items()):
         register(name, opener)
-    if target.executor not in known():
+    return target.executor in known()
+
+
+def require_runnable(on: str, target: Target) -> None:
+    """RecipeError: no executor here runs this target, which was asked for by --on; see runnable."""
+    if not runnable(target):
         raise RecipeError(f"--on {on}: it {caution(target) or f'wants an executor {target.executor!r}'}",
                           "the bundle's CPU model runs here: --on cpu")
 

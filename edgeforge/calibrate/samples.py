@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,19 @@ class Samples:
 
     @property
     def evaluation(self) -> list[Arrays]:
-        """What the gates measure on: not seen in calibration, unless there is one sample only."""
-        return list(self._from(self.count - max(self._kept, 1), self.count))
+        """What the gates measure on: not seen in calibration, but for those that `fitted` counts."""
+        return list(self._from(self.first_evaluated, self.count))
+
+    @property
+    def first_evaluated(self) -> int:
+        """The number in the file, from 0, of the first sample that the gates measure on."""
+        return self.count - max(self._kept, 1)
+
+    @cached_property
+    def fitted(self) -> int:
+        """How many of the samples that the gates measure on are calibrated on too: there is one only, or repeats."""
+        known = {digest([sample]) for sample in self.calibration}
+        return sum(digest([sample]) in known for sample in self.evaluation)
 
     @property
     def _kept(self) -> int:
@@ -72,7 +84,7 @@ def load(path: Path, inputs: list[Input]) -> Samples:
     """Reads and checks the samples.
 
     Raises:
-        RecipeError: not an .npz, or its arrays are not what the graph's inputs take (named).
+        RecipeError: not an .npz, its arrays are not what the graph's inputs take (named), or nothing but one number.
     """
     found = _arrays(path)
     wanted = {i.name: i for i in inputs}
@@ -87,8 +99,17 @@ def load(path: Path, inputs: list[Input]) -> Samples:
     if len(set(counts.values())) > 1:
         raise RecipeError(f"model.calibration: {path}: different numbers of samples: {counts}",
                           "every array's first axis counts the samples")
+    _varied(path, arrays)
     count = next(iter(counts.values()))
     return Samples(arrays, count)
+
+
+def _varied(path: Path, arrays: Arrays) -> None:
+    """Zeros to try a build out would make grids that hold nothing, and gates that pass whatever is lost."""
+    if all(array.size > 1 and (array == array.flat[0]).all() for array in arrays.values()):
+        held = ", ".join(f"{name!r} is {array.flat[0].item():g}" for name, array in arrays.items())
+        raise RecipeError(f"model.calibration: {path}: {held} throughout: no range can be learnt from that, and no "
+                          "gate can tell what is lost", "give real inputs, a few dozen if you can")
 
 
 def digest(samples: list[Arrays]) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,20 +104,29 @@ def pools(tokenizer: PreTrainedTokenizerBase, source: Path | None) -> Pools:
     """
     found = sources.builtin() if source is None else sources.read(source)
     require_template_for(tokenizer, found, source)
+    calibration, rest = roles(found)
+    evaluation = without_near_copies(rest, calibration)
+    lend = bool(tokenizer.chat_template) and not any(s.turns for s in found)
+    made: Pools = {("calibration", domain): part for domain, part in by_domain(calibration, lend).items()}
+    return made | {("evaluation", domain): part for domain, part in by_domain(evaluation, lend).items()}
+
+
+def roles(found: list[Section]) -> tuple[list[Section], list[Section]]:
+    """What calibration gets, and evaluation but for what nearly repeats it."""
     # By hash: a few windows then come from many subjects, and the order is the same everywhere.
     every = sorted(found, key=lambda section: text_hash(section.text))
     kinds = [[s for s in every if s.kind == kind] for kind in sorted({s.kind for s in every})]
     halves = [_halves(part) for part in kinds]
-    calibration = [s for half, _ in halves for s in half]
-    evaluation = without_near_copies([s for _, half in halves for s in half], calibration)
-    lend = bool(tokenizer.chat_template) and not any(s.turns for s in found)
-    made: Pools = {}
-    roles: dict[Role, list[Section]] = {"calibration": calibration, "evaluation": evaluation}
-    for role, chosen in roles.items():
-        spoken = itertools.count()
-        for section in chosen:
-            chat = lend and section.kind != "code" and next(spoken) % 3 == 2
-            made.setdefault((role, "chat" if chat else section.kind), []).append(section)
+    return [s for half, _ in halves for s in half], [s for _, half in halves for s in half]
+
+
+def by_domain(chosen: list[Section], lend: bool) -> dict[Domain, list[Section]]:
+    """The sections of one role by the domain that uses them; lend: every third, but for code, goes to chat."""
+    made: dict[Domain, list[Section]] = {}
+    spoken = itertools.count()
+    for section in chosen:
+        chat = lend and section.kind != "code" and next(spoken) % 3 == 2
+        made.setdefault("chat" if chat else section.kind, []).append(section)
     return made
 
 
@@ -135,9 +144,8 @@ def require_template_for(tokenizer: PreTrainedTokenizerBase, found: Sequence[Sec
                           'add chat_template.jinja to the checkpoint, or give lines of {"text": "..."}')
 
 
-def cycle(made: Pools, source: Path | None) -> tuple[Domain, ...]:
-    """The order of domains that repeats; see the table above."""
-    kinds = {domain for _, domain in made}
+def cycle(kinds: Set[Domain], source: Path | None) -> tuple[Domain, ...]:
+    """The order of domains that repeats, of those that there are; see the table above."""
     plain: tuple[Domain, ...] = ("prose", "code", "prose") if source is None else ("text", "text")
     if "chat" not in kinds:
         return plain
@@ -161,7 +169,7 @@ def _windows(
     known: Known | None = None,
 ) -> list[tuple[Domain, Window]]:
     pool = _kept(tokenizer, length, pools(tokenizer, source), source, role)
-    plan = list(itertools.islice(itertools.cycle(cycle(pool, source)), count))
+    plan = list(itertools.islice(itertools.cycle(cycle({kind for _, kind in pool}, source)), count))
     every = {domain: stream(tokenizer, length, domain, pool.get((role, domain), []), source)
              for domain in dict.fromkeys(plan)}
     streams = {domain: known.without(found) if known is not None else found for domain, found in every.items()}

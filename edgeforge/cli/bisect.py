@@ -58,6 +58,6 @@ def _trials(target: Path, chip: str | None, feeds: Path | None) -> list[Trial]:
     if not target.is_file():
         raise EdgeForgeError(f"{target} does not exist", "give a failed compile job's folder, or an ONNX file")
     if chip is None:
-        raise RecipeError(f"{target}: which chip is it compiled for?", f"--chip {' | '.join(targets.CHIPS)}")
+        raise RecipeError(f"{target}: which chip is it compiled for?", f"say it with --chip; {targets.LISTED}")
     wanted = targets.chip(chip)
     return [backends.backend(wanted.backend).trial(target, feeds, wanted)]

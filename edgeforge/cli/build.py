@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from edgeforge import pipeline, recipe
 from edgeforge.cli.console import ERR, OUT, line
-from edgeforge.gates import Check
+from edgeforge.gates import Check, figure
 
 ALLOW_PICKLE = "Read weights from .bin or .pt files too (tensors only: no code in them is run)."
 
@@ -66,11 +66,11 @@ class Screen:
 
 
 def _render(check: Check) -> str:
-    bound = "" if check.threshold is None else f"  [dim]({check.sense} {check.threshold:g})[/dim]"
+    bound = f"  [dim]({check.bound})[/dim]" if check.bound else ""
     mark = " " if check.threshold is None else "[green]✓[/green]" if check.passed else "[red]✗[/red]"
     note = f"  [dim]{escape(check.note)}[/dim]" if check.note else ""
     name = check.name.partition(": ")[2]
-    return f"  {mark} {escape(name)}: {check.value:.4g} {check.unit}{bound}{note}"
+    return f"  {mark} {escape(name)}: {figure(check.value)} {check.unit}{bound}{note}"
 
 
 def tell_json(event: pipeline.Event) -> None:

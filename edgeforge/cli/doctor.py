@@ -29,9 +29,9 @@ def doctor(
         for fault in found:
             line(dataclasses.asdict(fault)) if as_json else _explain(fault)
         if not found:
-            ERR.print(f"{escape(code)}: every file has its size, and the binaries fit together; `edgeforge lock check` "
-                      "compares contents. If a device refuses it all the same, give the error code or the log that you "
-                      "see", highlight=False, soft_wrap=True)
+            ERR.print(f"{escape(code)}: every file is as it was made, and the binaries fit together. If a device "
+                      "refuses it all the same, give the error code or the log that you see", highlight=False,
+                      soft_wrap=True)
         return
     health = rooms.examine(Path.cwd())
     if as_json:

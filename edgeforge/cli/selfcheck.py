@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from edgeforge.cli.console import OUT, line
+from edgeforge.cli import on as target
+from edgeforge.cli.console import ERR, OUT, line
 
 
 def selfcheck(
@@ -22,6 +23,9 @@ def selfcheck(
     from edgeforge import gates
     from edgeforge import selfcheck as rooms
 
+    on = rooms.target(bundle, on)
+    if caution := target.caution(bundle, on):
+        ERR.print(f"[dim]{escape(caution)}[/dim]", highlight=False, soft_wrap=True)
     found = rooms.run(bundle, on)
     for check in found:
         if as_json:
@@ -31,4 +35,5 @@ def selfcheck(
             mark = " " if check.threshold is None else "[green]✓[/green]" if check.passed else "[red]✗[/red]"
             note = f"  [dim]{escape(check.note)}[/dim]" if check.note else ""
             OUT.print(f"{mark} {escape(str(check))}{note}", highlight=False, soft_wrap=True)
-    gates.require("selfcheck", found, "was another file copied, or is this another device than the bundle's?")
+    gates.require("selfcheck", found, f"`edgeforge lock check {bundle}` tells whether every file is whole; if so, "
+                  "is this another device than the bundle's?")

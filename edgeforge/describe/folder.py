@@ -168,10 +168,10 @@ def _binaries(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _unlike(rows: list[dict[str, Any]]) -> list[str]:
-    """Compiled files of one backend that differ where all have to agree."""
+    """Compiled files of one backend, and of one kind where it has several, that differ where all have to agree."""
     found = []
-    for name in dict.fromkeys(r["backend"] for r in rows):
-        mine = [r for r in rows if r["backend"] == name]
+    for name, kind in dict.fromkeys((r["backend"], r.get("kind")) for r in rows):
+        mine = [r for r in rows if (r["backend"], r.get("kind")) == (name, kind)]
         for key in backends.backend(name).alike:
             usual = Counter(r[key] for r in mine).most_common(1)[0][0]
             found += [f"{r['file']} has {key} {r[key]}, the other binaries {usual}" for r in mine if r[key] != usual]

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from edgeforge.encodings import Encoding, Table
+from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit
 from edgeforge.graph.parts import fit, largest
@@ -42,10 +42,16 @@ class Plan:
     bytes: tuple[int, ...]
 
 
-def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut]:
+def stored(graph: ir.Graph, table: Table) -> dict[str, int]:
+    """Bytes that each weight's codes and its blocks' scales take, by name."""
+    return {name: v.const_value.size * e.bits // 8 + (0 if e.block_scale is None else e.block_scale.size)
+            for name, v in graph.initializers.items() if v.const_value is not None and (e := table.get(name))}
+
+
+def cut_points(graph: ir.Graph, sizes: Mapping[str, int]) -> list[Cut]:
     """Every place where one computed value is alive, in graph order.
 
-    table gives the weights' bits; without an entry a weight counts as it is stored.
+    sizes: bytes of weights; without an entry a weight counts as the graph holds it.
     """
     pending: dict[ir.Value, int] = {}
     seen: set[ir.Value] = set()
@@ -54,7 +60,7 @@ def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut
     for node in graph:
         fresh = [v for v in node.inputs if v is not None and v.is_initializer() and v not in seen]
         seen.update(fresh)
-        total += sum(_bytes(v, table) for v in fresh)
+        total += sum(_bytes(v, sizes) for v in fresh)
         products += _is_product(node)
         caches += sum(v is not None and str(v.name).startswith("past_") and v.is_graph_input() for v in node.inputs)
         for value in node.inputs:
@@ -70,14 +76,14 @@ def cut_points(graph: ir.Graph, table: Mapping[str, object] | Table) -> list[Cut
     return cuts
 
 
-def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
-    """Embedding, decoder parts of at most limit bytes (balanced, cut between layers), LM head.
+def plan(graph: ir.Graph, sizes: Mapping[str, int], limit: int) -> Plan:
+    """Embedding, decoder parts of at most limit bytes (balanced, cut between layers), LM head; sizes as in cut_points.
 
     Raises:
         UnsupportedError: the graph has no such places, or one layer is already larger than limit.
     """
-    cuts = cut_points(graph, table)
-    total = sum(_bytes(v, table) for v in graph.initializers.values() if v.uses())
+    cuts = cut_points(graph, sizes)
+    total = sum(_bytes(v, sizes) for v in graph.initializers.values() if v.uses())
     products = sum(map(_is_product, graph))
     before = [c for c in cuts if c.products == 0]
     after = [c for c in cuts if c.products == products - 1 and c.caches == cuts[-1].caches]
@@ -92,8 +98,8 @@ def plan(graph: ir.Graph, table: Table, limit: int) -> Plan:
                                f"the limit a part is {limit:,}",
                                "raise `split.part_bytes`, or take fewer bits a weight")
     at = [first, *(layers[i] for i in chosen), last]
-    sizes = (b.bytes - a.bytes for a, b in pairwise(at))
-    return Plan(tuple(c.value for c in at), (first.bytes, *sizes, total - last.bytes))
+    between = (b.bytes - a.bytes for a, b in pairwise(at))
+    return Plan(tuple(c.value for c in at), (first.bytes, *between, total - last.bytes))
 
 
 def _layer_ends(cuts: Sequence[Cut], first: Cut, last: Cut) -> list[Cut]:
@@ -178,11 +184,5 @@ def _homes(graph: ir.Graph, cuts: Sequence[str]) -> dict[ir.Node, int]:
     return homes
 
 
-def _bytes(value: ir.Value, table: Mapping[str, object]) -> int:
-    if value.const_value is None:
-        return 0
-    encoding = table.get(str(value.name))
-    if not isinstance(encoding, Encoding):
-        return value.const_value.nbytes
-    blocks = 0 if encoding.block_scale is None else encoding.block_scale.size
-    return value.const_value.size * encoding.bits // 8 + blocks
+def _bytes(value: ir.Value, sizes: Mapping[str, int]) -> int:
+    return sizes.get(str(value.name), 0 if value.const_value is None else value.const_value.nbytes)

@@ -41,7 +41,7 @@ def clipped(graph: ir.Graph, histograms: Mapping[str, Histogram], options: Quant
         return {}
     caches = histograms.items() if options.kv <= _NARROW else ()
     found = {name: _end(seen, options.kv, True, options) for name, seen in caches}
-    for value in _tables(graph) if options.embedding <= _NARROW else ():
+    for value in tables(graph) if options.embedding <= _NARROW else ():
         array = edit.constant(value)
         if array is not None:
             seen = Histogram()
@@ -50,7 +50,8 @@ def clipped(graph: ir.Graph, histograms: Mapping[str, Histogram], options: Quant
     return found
 
 
-def _tables(graph: ir.Graph) -> list[ir.Value]:
+def tables(graph: ir.Graph) -> list[ir.Value]:
+    """What tokens look rows up in."""
     return [n.inputs[0] for n in graph if n.op_type == "Gather" and n.inputs[0] is not None
             and n.inputs[0].is_initializer() and roles.is_real(n.inputs[0])]
 

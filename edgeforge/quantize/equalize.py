@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _UP = {"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Concat", "Mul", "Add", "Sub",
        "RotaryEmbedding"}
 """ops between a projection and the cache through which a channel's factor passes"""
+_SUMS = {"Add", "Sub"}
+"""of these only where all that is added comes from the projection, and has the factor already"""
 _DOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze"}
 _FLOOR = 1 / 256
 """a channel smaller than this share of the largest is as good as zero on the shared grid"""
@@ -124,6 +126,8 @@ def _projection(value: ir.Value | None) -> ir.Node:
         if node.op_type == "Conv":
             found.add(node)
         elif node.op_type in _UP:
+            if node.op_type in _SUMS and any(v is not None and v.is_initializer() for v in node.inputs):
+                raise UnsupportedError(f"{node.op_type} of a constant stands between the projection and the cache")
             todo += node.inputs
         else:
             raise UnsupportedError(f"{node.op_type} stands between the projection and the cache")

@@ -21,28 +21,35 @@ from edgeforge import float8
 from edgeforge.calibrate.histogram import Histogram
 from edgeforge.encodings import Encoding, Floats, Table, per_tensor, reals
 from edgeforge.graph import edit
-from edgeforge.quantize import roles
+from edgeforge.quantize import clip, roles
 from edgeforge.quantize.assign import origin, wider
 from edgeforge.quantize.products import products
 from edgeforge.quantize.weights.grid import per_channel
 
 _READ = 8
 """bits of what a product reads as codes: its weight has them too"""
+_WHOLE = 16
 _USUAL = 0.999
 _LEAST_DB = 20.0
 """of what is usual over the noise of rounding, for a product to read codes"""
 
 
 def table(graph: ir.Graph, fitted: Mapping[str, Encoding], outside: Mapping[str, int],
-          seen: Mapping[str, Histogram], fp8: bool = False) -> Table:
-    """The fitted weights, those outside the search on one step a channel, and what products read.
+          seen: Mapping[str, Histogram], fp8: bool = False, embedding: int = _WHOLE) -> Table:
+    """The fitted weights, those outside the search on one step a channel, embedding tables on one a row, and what
+    products read.
 
     Args:
         outside: bits by weight name. seen: of what products read, by the name of the value that was watched
             (see `watched`); where an 8-bit weight reads one, it may get a symmetric grid. Empty: only weights are
-            rounded. fp8: what has 8 bits is E4M3.
+            rounded. fp8: what has 8 bits is E4M3. embedding: bits of a table that nothing but a lookup reads; a row is
+            found by its token, so that each may have a step of its own.
     """
     made = Table(fitted)
+    for looked_up in clip.tables(graph) if embedding < _WHOLE else ():
+        array = edit.constant(looked_up)
+        if array is not None:
+            made.set(str(looked_up.name), per_channel(reals(array), 0, embedding, half=True))
     for name, bits in outside.items():
         value = graph.initializers[name]
         axis, array = roles.weight_axis(value), edit.constant(value)

@@ -14,8 +14,6 @@ from edgeforge.quantize.weights.palette import Palette
 
 _FEW = 0.05
 """share of weights with 4 bits from which on it is they that limit a model: each has 256 times the noise of 8 bits"""
-
-
 _FLOAT = 16
 """bits of a weight without an encoding"""
 

@@ -78,7 +78,7 @@ def plan(peaks: npt.NDArray[np.floating]) -> npt.NDArray[np.int64] | None:
 
 
 def mlps(graph: ir.Graph) -> Iterator[Mlp]:
-    """The gated MLPs whose inner values nothing else reads."""
+    """The gated MLPs whose inner values and parameters nothing else reads."""
     for node in graph:
         product = edit.producer(_through(node.inputs[0]), "Mul") if _projects(node) else None
         if product is not None and len(product.outputs[0].shape or ()) == (4 if node.op_type == "Conv" else 3):
@@ -97,8 +97,18 @@ def _mlp(product: ir.Node, down: ir.Node) -> Mlp | None:
         up = edit.producer(_through(side), *_PROJECTIONS)
         if up is not None and len(projections) == 2:
             gate = next(n for n in projections if n is not up)
-            return Mlp(product.outputs[0], gate, up, down, tuple(values))
+            found = Mlp(product.outputs[0], gate, up, down, tuple(values))
+            return found if all(map(_own, (gate, up, down))) else None
     return None
+
+
+def _own(node: ir.Node) -> bool:
+    """Are node's parameters read by nothing else?"""
+    try:
+        projection(node)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _projects(node: ir.Node) -> bool:

@@ -36,8 +36,8 @@ def quantize(model: ir.Model, table: Table, flow: Flow = "codes", palettes: Mapp
     it does not name stays as it is, and so do biases. What palettes name is read through its tables.
 
     Raises:
-        EdgeForgeError: a value without encoding, an encoding without value, or an LPBQ weight off its grid of whole
-            numbers.
+        EdgeForgeError: a value without encoding, an encoding without value, an LPBQ weight off its grid of whole
+            numbers, or a bias that its grid does not hold.
     """
     graph = model.graph
     if graph.opset_imports.get("", 0) < _MIN_OPSET:
@@ -179,8 +179,11 @@ def _bias(graph: ir.Graph, node: ir.Node, table: Table) -> None:
         raise EdgeForgeError(f"{weight.name}: blocks with float scales leave its product's bias without a grid",
                              "take one scale a channel for it, or whole-number blocks (LPBQ)")
     scale = (_scale_of(x, table) * encoding.scale).astype(np.float32)
-    limit = float(np.iinfo(np.int32).max)
-    codes = np.clip(np.rint(array.astype(np.float64) / scale), -limit, limit).astype(np.int32)
+    whole = np.rint(array.astype(np.float64) / scale)
+    if np.abs(whole).max(initial=0) > np.iinfo(np.int32).max:
+        raise EdgeForgeError(f"{bias.name} does not fit 32 bits on its product's grid",
+                             f"{weight.name} needs larger steps (see floors.py)")
+    codes = whole.astype(np.int32)
     name, uses = str(bias.name), list(bias.uses())
     graph.initializers.pop(name)
     stored = edit.initializer(graph, name, codes)

@@ -54,9 +54,9 @@ class Block:
 Tuned = tuple[list[Fitted], dict[ir.Value, Tensor]]
 """a block's products with new steps, and new gains by parameter"""
 
-
-Sample = tuple[Mapping[ir.Value, Tensor], Tensor, Tensor | None]
-"""graph inputs and the start's value behind quantized layers; the end's value that is wanted; what each token counts"""
+_Aim = tuple[Mapping[ir.Value, Tensor], Tensor, Tensor | None]
+"""of one sample: graph inputs and the start's value behind quantized layers; the end's value that is wanted; what each
+token counts"""
 
 
 def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequence[Tensor],
@@ -73,7 +73,7 @@ def tune(block: Block, starts: Sequence[Mapping[ir.Value, Tensor]], ends: Sequen
     with torch.no_grad():
         alone = [_run(block, {**start, **fixed}) for start in starts]
         wanted = [mine + correction * (end - mine) for mine, end in zip(alone, ends, strict=True)]
-    samples: list[Sample] = list(zip(starts, wanted, shares, strict=True))
+    samples: list[_Aim] = list(zip(starts, wanted, shares, strict=True))
     tuning, found = _Tuning(block, fixed), None
     least = unit = tuning.error(samples)
     for descend in (tuning.move_steps, tuning.move_codes):
@@ -94,17 +94,17 @@ class _Tuning:
         self._moves: dict[Product, Tensor] = {}
 
     @torch.no_grad()
-    def error(self, samples: Sequence[Sample]) -> Tensor:
+    def error(self, samples: Sequence[_Aim]) -> Tensor:
         """The mean over samples."""
         return torch.stack([self._loss(sample) for sample in samples]).mean()
 
-    def move_steps(self, samples: Sequence[Sample], unit: Tensor) -> None:
+    def move_steps(self, samples: Sequence[_Aim], unit: Tensor) -> None:
         """Steps and gains descend, unit being what a loss is measured in."""
         optimizer = torch.optim.Adam([{"params": list(self._steps.values()), "lr": RATE},
                                       {"params": list(self._gains.values()), "lr": GAIN_RATE}], betas=(0.9, 0.95))
         self._descend(optimizer, samples, unit, 1)
 
-    def move_codes(self, samples: Sequence[Sample], unit: Tensor) -> None:
+    def move_codes(self, samples: Sequence[_Aim], unit: Tensor) -> None:
         """Codes move by one at most. Each starts where its weight lies in its cell, so that those near the edge are
         the first to leave it."""
         for product, fitted in self._block.fitted:
@@ -119,7 +119,7 @@ class _Tuning:
             f.steps, channel=f.steps.channel * self._steps[p].exp()))) for p, f in self._block.fitted]
         return made, {v: self._fixed[v] * g.exp() for v, g in self._gains.items()}
 
-    def _descend(self, optimizer: torch.optim.Optimizer, samples: Sequence[Sample], unit: Tensor, each: int) -> None:
+    def _descend(self, optimizer: torch.optim.Optimizer, samples: Sequence[_Aim], unit: Tensor, each: int) -> None:
         """STEPS steps, of so many samples each; ever smaller ones."""
         cooling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
         turns = itertools.cycle(samples)
@@ -142,7 +142,7 @@ class _Tuning:
         whole = (codes + move.detach().round().clamp(-1, 1)).clamp(grid.low, grid.high)
         return whole + (move - move.detach())
 
-    def _loss(self, sample: Sample) -> Tensor:
+    def _loss(self, sample: _Aim) -> Tensor:
         start, wanted, share = sample
         weights = {p.weight: p.restored(self._codes(p, f) * self._rows(p, f)) for p, f in self._block.fitted}
         weights |= {v: self._fixed[v] * g.exp() for v, g in self._gains.items()}

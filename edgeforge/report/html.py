@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from edgeforge.gates import Check
+from edgeforge.gates import Check, figure
 from edgeforge.report.record import Report, StageReport
 
 _STYLE = """
@@ -37,8 +37,7 @@ def _stage(stage: StageReport) -> str:
 
 
 def _row(check: Check) -> str:
-    bound = "" if check.threshold is None else f"{check.sense} {check.threshold:g}"
     verdict = "" if check.threshold is None else "<span class=ok>pass</span>" if check.passed else (
         "<span class=bad>FAIL</span>")
-    return (f"<tr><td>{escape(check.name)}<td class=n>{check.value:.4g} {escape(check.unit)}<td>{bound}<td>{verdict}"
-            f"<td class=note>{escape(check.note)}")
+    return (f"<tr><td>{escape(check.name)}<td class=n>{figure(check.value)} {escape(check.unit)}<td>{check.bound}"
+            f"<td>{verdict}<td class=note>{escape(check.note)}")

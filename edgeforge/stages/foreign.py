@@ -45,7 +45,7 @@ def checks(build: Build, graph: ir.Graph, taken: Given, table: Table) -> list[Ch
     if taken.fixed:
         notes.append(f"{_some(taken.fixed)} not taken: there the grid is fixed")
     if raised := foreign.raised(taken.table, table):
-        notes.append(f"steps too small for the hardware's multiplier were raised in {_some(raised)}")
+        notes.append(f"steps too small for the hardware's multiplier or a bias were raised in {_some(raised)}")
     return [Check("quantize: foreign encodings", len(taken.table), "values", note="; ".join(notes))]
 
 

@@ -71,7 +71,8 @@ _TEXT = Stage("text", (), lambda r: [r.target.context, r.gates.windows, r.calibr
               opens="edgeforge.checkpoint")
 _TRANSFORM = Stage("transform", ("adapt", "optimize", "text"),
                    lambda r: [r.quantize.transforms, r.quantize.embedding, r.quantize.kv, _scaled_for(r)],
-                   ("torch", *_ONNX, *_ORT))
+                   ("torch", *_ONNX, *_ORT),
+                   remedy="if that was not lost before, leave out one of quantize.transforms after the other")
 _CALIBRATE = Stage("calibrate", ("text", "transform"), lambda r: [], (*_ONNX, *_ORT))
 _LOSE_LESS = ("`edgeforge eval RECIPE --stage quantize` shows more; quantize.quality best, more calibrate.windows, a "
               "smaller quantize.block and more bits lose less")

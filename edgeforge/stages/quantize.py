@@ -47,7 +47,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     model = store.load(source)
     options, codes = build.recipe.quantize, build.profile.flow == "codes"
     weight_grids.refuse_strangers(model.graph, options, build.recipe.where("quantize.exceptions"))
-    if not codes and options.rounded:
+    if not codes and options.untied:
         UntieEmbedding()(model)
     samples = samples_of(source, sources["text"]) if "text" in sources else []
     bits = assign.Grids(options.weights, options.activations, options.kv, options.embedding)
@@ -104,7 +104,7 @@ def fit(build: Build, model: ir.Model, samples: Sequence[Sample], seen: Seen, bi
         table = assign.assign(model.graph, seen.ranges, bits, fitted, seen.clipped, unfitted)
         table = floors.raised(model.graph, table, build.profile.least_multiplier)
     else:
-        table = float16.table(model.graph, fitted, unfitted, seen.counted, options.fp8)
+        table = float16.table(model.graph, fitted, unfitted, seen.counted, options.fp8, options.embedding)
     table.save(out / FILE)
     (out / artifact.FLOAT).mkdir()
     store.save(model, out / artifact.FLOAT)

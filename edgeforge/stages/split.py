@@ -45,7 +45,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
     if build.profile.split_heads and decoder.kv_heads == 1:
         judged = calls | heads.answers(model, table, calls, build.context, build.threads)
     table.save(out / FILE)
-    plan = split.plan(model.graph, table, build.recipe.split.part_bytes)
+    plan = split.plan(model.graph, split.stored(model.graph, table), build.recipe.split.part_bytes)
     build.say(f"{len(plan.bytes)} parts")
     graphs = _write_parts(build, split.extract(model, plan.cuts, decoder.output_names()), table, out)
     artifact.carry(source, out)

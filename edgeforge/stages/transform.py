@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tempfile
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from edgeforge_runtime.manifest import Manifest
 
-from edgeforge import artifact
+from edgeforge import artifact, gates
 from edgeforge.adapt.shape import Decoder
 from edgeforge.build import Build
 from edgeforge.calibrate.observe import TappedExecutor
@@ -54,8 +55,15 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         JoinCaches()(model)
         RequantizeOperands()(model)
     store.save(model, out)
-    reference = sources["adapt"] / artifact.REFERENCE
-    return checks + adapt.gate(build, out, reference, "transform", "optimize_db")
+    found = adapt.gate(build, out, sources["adapt"] / artifact.REFERENCE, "transform", "transform_db")
+    return checks + _against(found, gates.load(source))
+
+
+def _against(found: Sequence[Check], before: Sequence[Check]) -> list[Check]:
+    """What was there before the transforms, said beside what they left: not every loss is theirs."""
+    had = {c.name.partition(": ")[2]: c.value for c in before}
+    return [dataclasses.replace(c, note="; ".join(filter(None, (c.note, f"{had[name]:.1f} dB before"))))
+            if (name := c.name.partition(": ")[2]) in had else c for c in found]
 
 
 class _Seen:
@@ -105,8 +113,8 @@ class _Seen:
 def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen) -> list[Check]:
     checks = []
     if "rotate" in wanted:
-        width = 0 if seen.unrotated else rotate.rotate(model, seen.direction)
-        checks.append(Check("transform: rotated", width, "channels", note=_skip(seen.unrotated)))
+        width, why = (0, seen.unrotated) if seen.unrotated else _rotate(model, seen)
+        checks.append(Check("transform: rotated", width, "channels", note=_skip(why)))
     if "equalize_kv" in wanted:
         left = equalize.equalize(model, decoder, seen.peaks)
         note = _skip("; ".join(sorted({s.reason for s in left})))
@@ -115,6 +123,14 @@ def _apply(model: ir.Model, decoder: Decoder, wanted: Sequence[str], seen: _Seen
         split = outliers.split(model, seen.peaks)
         checks.append(Check("transform: outlier channels split", len(split), "MLPs", note=", ".join(split)))
     return checks
+
+
+def _rotate(model: ir.Model, seen: _Seen) -> tuple[int, str]:
+    """The stream's width; 0, and why, when a parameter has other readers: nothing is changed then."""
+    try:
+        return rotate.rotate(model, seen.direction), ""
+    except UnsupportedError as error:
+        return 0, error.message
 
 
 def _scale(build: Build, model: ir.Model, decoder: Decoder, samples: Sequence[Sample]) -> list[Check]:

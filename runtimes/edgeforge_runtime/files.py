@@ -12,6 +12,8 @@ from .manifest import Target
 STAMP = "stage.json"
 """what the build leaves beside the manifest: every file's size"""
 _LOADED = (".onnx", ".data", ".bin", ".engine")
+_PACKAGES = (".mlpackage", ".aimodel")
+"""folders that are one model"""
 
 
 def check(target: Target, folder: Path) -> None:
@@ -28,7 +30,7 @@ def check(target: Target, folder: Path) -> None:
             scripts = sorted((folder / name).parent.glob("*/build_*.sh"))
             change = f"{scripts[0]} makes it on the device" if scripts else "copy the bundle again"
             raise ManifestError(f"{folder / name} is missing: graph {graph} cannot run; {change}")
-    for name, size in _sizes(folder, {PurePosixPath(p).parent for p in parts}):
+    for name, size in _sizes(folder, {PurePosixPath(p) for p in parts}):
         path = folder / name
         found = path.stat().st_size if path.is_file() else None
         if found is None:
@@ -38,14 +40,16 @@ def check(target: Target, folder: Path) -> None:
             raise ManifestError(f"{path} is {state}: {found:,} bytes, {size:,} were built; copy the bundle again")
 
 
-def _sizes(folder: Path, homes: set[PurePosixPath]) -> Iterator[tuple[str, int]]:
-    """Files of the stamp that lie where the target's parts lie and hold graphs or weights."""
+def _sizes(folder: Path, parts: set[PurePosixPath]) -> Iterator[tuple[str, int]]:
+    """Files of the stamp that hold graphs or weights and lie where the target's parts lie, or in a part's package."""
     try:
         files = json.loads((folder / STAMP).read_text(encoding="utf-8"))["files"]
         listed = [(str(name), int(seen["bytes"])) for name, seen in files.items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
+    homes = {part.parent for part in parts}
+    packages = {p for part in parts for p in part.parents if p.suffix in _PACKAGES}
     for name, size in listed:
         path = PurePosixPath(name)
-        if path.parent in homes and path.suffix in _LOADED:
+        if (path.parent in homes and path.suffix in _LOADED) or packages & set(path.parents):
             yield name, size

@@ -108,11 +108,16 @@ class Session:
     def score(self, ids: Sequence[int]) -> Iterator[Floats]:
         """Reads ids from an empty cache, yielding each graph call's logits, float32 [tokens, vocab_size].
 
-        Raises like `prompt`, and RunError when the target's graphs give only the last row.
+        Graphs that give only the last row's logits are passed over for narrower ones. Raises like `prompt`, and
+        RunError when no graph gives every row.
         """
         self._check(ids)
-        self._rewind(0)
+        self.forget()
         return (self._decoded(tensor, rows) for tensor, rows in self._read(ids, every_row=True))
+
+    def forget(self) -> None:
+        """Empties the cache: the next `prompt` is read whole."""
+        self._rewind(0)
 
     def close(self) -> None:
         """Frees the executor."""

@@ -5,9 +5,11 @@ No Mac is here: what can be held is which call is made with what, and that corem
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,17 @@ MODEL = "Data/com.apple.CoreML/model.mlmodel"
 Calls = list[tuple[Any, ...]]
 
 
+class Units(Enum):
+    """ct.ComputeUnit."""
+
+    CPU_AND_NE = "ne"
+    CPU_AND_GPU = "gpu"
+
+
 class StandIn:
     """coremltools, as far as the executor calls it; every call is written down."""
 
-    ComputeUnit = {"CPU_AND_NE": "ne", "CPU_AND_GPU": "gpu"}  # noqa: RUF012
+    ComputeUnit = Units
 
     def __init__(self, calls: Calls, fails: str = "") -> None:
         self.calls, self.fails = calls, fails
@@ -40,6 +49,8 @@ class StandIn:
 
     def CompiledMLModel(self, path: str, compute_units: Any = None, function_name: str | None = None) -> StandInModel:
         self.calls.append(("load", Path(path).name, compute_units, function_name))
+        if self.fails == "load":
+            raise RuntimeError("Unable to load model")
         return StandInModel(self, str(function_name))
 
 
@@ -86,7 +97,7 @@ def test_packages_run_in_order_and_a_state_serves_all_functions(state: bool, tmp
     executor = CoreMLExecutor(own, tmp_path, StandIn(calls))
     loaded = calls[:]
     assert [c for c in loaded if c[0] == "compile"] == [("compile", "a.mlpackage"), ("compile", "b.mlpackage")]
-    assert [c[1:] for c in loaded if c[0] == "load"] == [(f"{i}.mlmodelc", "gpu", function) for function in
+    assert [c[1:] for c in loaded if c[0] == "load"] == [(f"{i}.mlmodelc", Units.CPU_AND_GPU, function) for function in
                                                         ("prefill", "decode") for i in (0, 1)]
     assert [c for c in loaded if c[0] == "state"] == ([("state", "prefill")] if state else [])
     for graph in own.graphs:
@@ -106,6 +117,10 @@ def test_what_core_ml_says_is_the_message(tmp_path: Path) -> None:
     with pytest.raises(ExecutorError, match=r"a\.mlpackage does not compile: ANECCompile"):
         CoreMLExecutor(target(False), tmp_path, StandIn([], "compile"))
     own = target(False)
+    with pytest.raises(ExecutorError, match="prefill of device/a.mlpackage.* does not load: Unable to load"):
+        CoreMLExecutor(own, tmp_path, StandIn([], "load"))
+    with pytest.raises(ExecutorError, match="'TPU' are unknown to Core ML; it has CPU_AND_NE, CPU_AND_GPU"):
+        CoreMLExecutor(dataclasses.replace(own, options={"units": "TPU"}), tmp_path, StandIn([]))
     with pytest.raises(ExecutorError, match="prefill of device/a.mlpackage"):
         CoreMLExecutor(own, tmp_path, StandIn([], "predict")).run(own.graphs[0], feeds(own.graphs[0]))
     with pytest.raises(ExecutorError, match="lies in no .mlpackage"):
@@ -138,4 +153,4 @@ def test_coremltools_takes_these_calls() -> None:
         taken = [n for n in inspect.signature(theirs).parameters if n != "self"]
         assert set(wanted) <= set(taken), theirs
         assert wanted[0:1] == taken[0:1]
-    assert set(StandIn.ComputeUnit) <= {u.name for u in real.ComputeUnit}
+    assert {u.name for u in StandIn.ComputeUnit} <= {u.name for u in real.ComputeUnit}

@@ -62,6 +62,24 @@ def test_parts_in_folders_bring_their_neighbours(tmp_path: Path) -> None:
         files.check(target, tmp_path)
 
 
+def test_a_package_is_all_that_lies_in_it(tmp_path: Path) -> None:
+    inside = "device/a.mlpackage/Data/com.apple.CoreML"
+    target = Target("coreml", (Graph(1, 8, (Part(f"{inside}/model.mlmodel", "decode", (), ()),)),))
+    sizes = {f"{inside}/model.mlmodel": 3, f"{inside}/weights/weight.bin": 7, "device/a.mlpackage/Manifest.json": 2,
+             "device/verify_on_mac.py": 5}
+    for name, size in list(sizes.items())[:2]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "stage.json").write_text(json.dumps({"files": {k: {"bytes": v} for k, v in sizes.items()}}))
+    with pytest.raises(ManifestError, match=r"Manifest\.json is missing \(2 bytes\)"):
+        files.check(target, tmp_path)
+    (tmp_path / "device/a.mlpackage/Manifest.json").write_bytes(bytes(2))
+    files.check(target, tmp_path)
+    cut(tmp_path / inside / "weights" / "weight.bin", 4)
+    with pytest.raises(ManifestError, match=r"weight\.bin is truncated: 4 bytes, 7 were built"):
+        files.check(target, tmp_path)
+
+
 @pytest.mark.parametrize("stamp", ["{", "[]", '{"files": 3}', '{"files": {"model_0.onnx": 3}}', None])
 def test_without_a_readable_stamp_there_is_nothing_to_compare_with(bundle: Path, stamp: str | None) -> None:
     (bundle / "stage.json").unlink()

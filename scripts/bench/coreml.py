@@ -41,6 +41,7 @@ from edgeforge.quantize.weights.grid import Grid, encoding
 WINDOW, TOKENS = 512, 256
 """tokens of a piece of text, and of those that a package is executed on"""
 _SEED = 0
+_OPSET = mil.OPSETS[mil.OLDEST]
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,11 @@ def _theirs(form: Format, case: Case, path: Path) -> float:
 
     plain: npt.NDArray[Any] = case.weight.numpy().astype(np.float16).reshape(*case.weight.shape, 1, 1)
 
-    @mb.program(input_specs=[mb.TensorSpec(shape=_shape(case), dtype=mil.FLOAT16)], opset_version=mil.OPSET)  # type: ignore[untyped-decorator]
+    @mb.program(input_specs=[mb.TensorSpec(shape=_shape(case), dtype=mil.FLOAT16)], opset_version=_OPSET)  # type: ignore[untyped-decorator]
     def program(x: Any) -> Any:
         return mb.conv(x=x, weight=plain, pad_type="valid", name="y")
 
-    model = ct.convert(program, convert_to="mlprogram", minimum_deployment_target=mil.OPSET, skip_model_load=True)
+    model = ct.convert(program, convert_to="mlprogram", minimum_deployment_target=_OPSET, skip_model_load=True)
     kind, settings = form.theirs
     begun = time.perf_counter()
     if kind == "linear":

@@ -255,7 +255,7 @@ def _samples() -> Bases:
     import io
 
     content = io.BytesIO()
-    np.savez(content, x=np.ones((4, 1, 3), np.float32), ids=np.ones((4, 2), np.int64))
+    np.savez(content, x=np.arange(12, dtype=np.float32).reshape(4, 1, 3), ids=np.ones((4, 2), np.int64))
     return {"data.npz": content.getvalue()}
 
 

@@ -86,7 +86,7 @@ def test_blocks_of_another_size_are_refused_with_those_there_are(tmp_path: Path)
         assert not _said(_recipe(tmp_path, GPU, f"quantize: {{weights: 4, block: {block}}}"))
 
 
-@pytest.mark.parametrize("line", ["quantize: {kv: 8}", "quantize: {ranges: mse}", "quantize: {embedding: 16}",
+@pytest.mark.parametrize("line", ["quantize: {kv: 8}", "quantize: {ranges: mse}",
                                   "split: {part_bytes: 100000}", "gates: {sha_db: 50}", "gates: {emulator_db: 50}"])
 def test_keys_of_codes_are_refused_where_float16_flows(tmp_path: Path, line: str) -> None:
     section, _, rest = line.partition(": {")
@@ -98,6 +98,14 @@ def test_keys_of_codes_are_refused_where_float16_flows(tmp_path: Path, line: str
     _recipe(tmp_path, PHONE, line)
     with pytest.raises(RecipeError, match=r"r.yaml:4: gates.emitted_db: only where float16 flows, and snapdragon"):
         _recipe(tmp_path, PHONE, "gates: {emitted_db: 40}")
+
+
+def test_an_embedding_of_8_bits_is_for_chips_that_read_one(tmp_path: Path) -> None:
+    for chip in ("apple-a18", "apple-m4-gpu", PHONE):
+        assert _recipe(tmp_path, chip, "quantize: {embedding: 8}").quantize.embedding == 8
+    with pytest.raises(RecipeError, match=r"r.yaml:4: quantize.embedding: only where the table may have 8 bits, and on "
+                       "geforce-rtx-4090 it is float16"):
+        _recipe(tmp_path, GPU, "quantize: {embedding: 8}")
 
 
 def test_defaults_follow_the_chip_and_stay_what_is_said(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ UNIT = HIDDEN * HIDDEN * 4
 
 
 def _plan(widths: list[int], limit: int, table: Table | None = None) -> split.Plan:
-    return split.plan(_decoder(widths).graph, table or Table(), limit)
+    graph = _decoder(widths).graph
+    return split.plan(graph, split.stored(graph, table or Table()), limit)
 
 
 def test_embedding_layers_and_head_are_apart() -> None:
@@ -89,11 +90,11 @@ def test_a_graph_that_is_not_a_row_of_layers_is_refused(body: str) -> None:
     names = [n for n in ("w", "w2", "w3") if f"{n})" in body]
     model = graphs.parse(body, "float[s,8] x", "float[s,8] y", **{n: graphs.rows(8, 8) for n in names})
     with pytest.raises(UnsupportedError, match="no place to cut"):
-        split.plan(model.graph, Table(), 1 << 20)
+        split.plan(model.graph, {}, 1 << 20)
 
 
 def test_no_cut_inside_a_residual_branch() -> None:
-    cuts = {c.value for c in split.cut_points(_decoder([1, 1]).graph, Table())}
+    cuts = {c.value for c in split.cut_points(_decoder([1, 1]).graph, {})}
     assert {"r0", "r1", "r2"} <= cuts
     assert not cuts & {"h0", "a0", "h1", "a1", "past_key_0_out", "rows"}
 
@@ -104,7 +105,7 @@ def test_parts_chained_are_the_whole() -> None:
     data: dict[str, np.ndarray] = {"ids": np.array([3, 31, 0]), "cos": graphs.rows(1, 3, 8)}
     data |= {f"past_key_{i}_in": graphs.rows(3, 8, seed=i) for i in range(4)}
     expected = graphs.run(whole, data)
-    plan = split.plan(whole.graph, Table(), 4 * UNIT)
+    plan = split.plan(whole.graph, {}, 4 * UNIT)
     parts = split.extract(whole, plan.cuts, names)
     assert len(parts) == len(plan.cuts) + 1 == len(plan.bytes)
     values = dict(data)

@@ -129,7 +129,7 @@ def test_a_step_that_the_multiplier_cannot_hold_is_raised_and_told(made: Stages,
     table, checks, _ = _quantized(made, _with(made, tmp_path, change))
     assert table[name].scale[0] > 1e-9
     assert checks["quantize: foreign encodings"].note == (
-        f"steps too small for the hardware's multiplier were raised in {name}")
+        f"steps too small for the hardware's multiplier or a bias were raised in {name}")
 
 
 def _renamed(row: Entry) -> Entry:

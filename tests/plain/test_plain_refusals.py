@@ -43,7 +43,9 @@ def refused(folder: Path, arrays: dict[str, Any], inputs: list[Input]) -> Recipe
     ({"image": np.zeros((0, 3, 4, 4), np.float32)}, "has no samples"), ({"image": np.float32(1)}, "has no samples"),
     ({"image": np.full((2, 3, 4, 4), np.nan, np.float32)}, "is not finite in sample 0"),
     ({"image": np.full((2, 3, 4, 4), 1e300)}, "is not finite in sample 0"),
-    ({"image": np.array([{}, {}])}, "pickled Python objects"), ({}, "no array for 'image'")])
+    ({"image": np.array([{}, {}])}, "pickled Python objects"), ({}, "no array for 'image'"),
+    ({"image": np.zeros((2, 3, 4, 4), np.float32)}, "'image' is 0 throughout: no range can be learnt"),
+    ({"image": np.full((1, 3, 4, 4), 0.5, np.float32)}, "'image' is 0.5 throughout")])
 def test_samples_that_do_not_fit_are_named(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
     assert said in refused(tmp_path, arrays, IMAGE).message
 
@@ -64,12 +66,25 @@ def test_what_is_no_npz_is_called_so(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize(("count", "calibrated", "measured"), [(1, 1, 1), (2, 1, 1), (7, 6, 1), (16, 12, 4)])
 def test_the_last_quarter_is_kept_for_the_gates(tmp_path: Path, count: int, calibrated: int, measured: int) -> None:
-    images = np.arange(count, dtype=np.float64)[:, None, None, None] * np.ones((1, 3, 4, 4))
+    images = np.arange(count)[:, None, None, None] + np.linspace(-1, 0, 48).reshape(3, 4, 4)
     np.savez(tmp_path / "s.npz", image=images)
     found = load(tmp_path / "s.npz", IMAGE)
     assert (len(found.calibration), len(found.evaluation)) == (calibrated, measured)
     assert found.evaluation[-1]["image"].shape == (1, 3, 4, 4)
     assert float(found.evaluation[-1]["image"].max()) == count - 1
+    assert found.first_evaluated == count - measured
+    assert found.fitted == (count == 1)
+
+
+def test_repeats_and_constants_among_others(tmp_path: Path) -> None:
+    """Two of the four samples that are kept stand among the twelve others; a mask of ones is as it should be."""
+    ids = np.arange(64).reshape(16, 4)
+    ids[12], ids[15] = ids[0], ids[7]
+    np.savez(tmp_path / "s.npz", ids=ids, mask=np.ones((16, 4), np.int64))
+    found = load(tmp_path / "s.npz", [*IDS, Input("mask", "int64", (1, 4))])
+    assert found.fitted == 2
+    np.savez(tmp_path / "s.npz", step=np.ones(1, np.float32))
+    assert load(tmp_path / "s.npz", [Input("step", "float32", (1,))]).fitted == 1, "one number is no constant"
 
 
 @pytest.mark.parametrize(("more", "said"), [

@@ -32,9 +32,6 @@ def _recipe(folder: Path, chip: str, **quantize: Any) -> recipe.Recipe:
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"weights": 6}, "weights has 6 bits, which only entries of tables have: set palette to 16"),
-    ({"head": 6}, "head has 6 bits"),
-    ({"exceptions": {"a": 6}}, "exceptions has 6 bits"),
     ({"palette": 16}, "palette 16 is for weights of 4 or 6 bits, and none has them"),
     ({"palette": 16, "weights": 4, "block": 32}, "palette 16 gives outputs tables and block 32 gives inputs steps"),
     ({"palette": 16, "weights": 4, "reconstruct": True}, "tables have none"),
@@ -45,6 +42,23 @@ def test_what_tables_do_not_go_with_is_said(options: dict[str, Any], said: str, 
     with pytest.raises(RecipeError) as caught:
         _recipe(tmp_path, "apple-a18", **options)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("chip", "options", "key", "change"), [
+    ("apple-a18", {"weights": 6}, "weights", "set quantize.weights to 8, or quantize.palette to 16"),
+    ("apple-a18", {"exceptions": {"a": 6}}, "exceptions", "set quantize.exceptions to 8, or quantize.palette to 16"),
+    ("apple-m4-gpu", {"weights": 4, "block": 32, "head": 6}, "head",
+     "set quantize.head to 8, or quantize.palette to 16 in place of quantize.block"),
+    ("geforce-rtx-4090", {"head": 6}, "head", "set quantize.head to 8"),
+    ("snapdragon-8-gen-3", {"head": 6}, "head", "set quantize.head to 8"),
+])
+def test_six_bits_without_tables_get_a_way_out_that_the_chip_takes(chip: str, options: dict[str, Any], key: str,
+                                                                   change: str, tmp_path: Path) -> None:
+    found = [f for f in formats.check(_recipe(tmp_path, chip, **options)) if "6 bits" in f.what]
+    assert [(f.severity, f.where.rpartition(".")[2], f.change) for f in found] == [("recipe", key, change)]
+    if "palette" in change:
+        mended = {k: v for k, v in options.items() if k != "block"} | {"palette": 16}
+        assert [*formats.check(_recipe(tmp_path, chip, **mended))] == []
 
 
 @pytest.mark.parametrize(("chip", "way_out"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from edgeforge.graph import edit
 from edgeforge.graph.optimize import optimize
 from edgeforge.metrics import sqnr_db
 from edgeforge.quantize import equalize, outliers, rotate
-from edgeforge.targets import PLAIN, TRT
+from edgeforge.stages import transform
+from edgeforge.targets import HTP, PLAIN, TRT
 
 EXACT_DB = 100.0
 FAMILIES = ["llama", "llama-bias", "llama-tied", "smollm3"]
@@ -147,6 +149,40 @@ def test_keys_behind_a_norm_are_left_alone_with_a_reason(family: str, tmp_path: 
     assert {s.cache for s in left} == {"past_key_0_out", "past_key_1_out"}
     assert all("RMSNormalization stands between" in s.reason for s in left)
     assert decibels(made, model, copy, tmp_path) >= EXACT_DB
+
+
+def test_keys_with_a_constant_added_behind_the_projection_are_left_alone(tmp_path: Path) -> None:
+    """A factor of the channel would have to reach the constant as well: what was added stayed as it was."""
+    made, model = adapted("llama")
+    model = model.clone()
+    conv = next(n for n in model.graph if n.op_type == "Conv" and "layers.0.self_attn.k_proj" in n.inputs[1].name)
+    value, uses = conv.outputs[0], list(conv.outputs[0].uses())
+    bias = edit.initializer(model.graph, "bias", np.ones((1, edit.known_dims(value)[1], 1, 1), np.float32))
+    added = edit.node_after(conv, "Add", [value, bias], "biased", edit.known_dims(value))
+    added.type = value.type
+    for use in uses:
+        use.node.replace_input_with(use.idx, added)
+    copy = model.clone()
+    left = equalize.equalize(copy, made.decoder, peaks_of(equalize.watched(copy.graph, made.decoder), copy))
+    assert [(s.cache, s.reason) for s in left] == [
+        ("past_key_0_out", "Add of a constant stands between the projection and the cache")]
+    assert decibels(made, model, copy, tmp_path) >= EXACT_DB
+
+
+def test_layers_that_share_their_weights_are_left_alone(tmp_path: Path) -> None:
+    """Rewriting one of them would change the other; the caches are each layer's own."""
+    shared = tiny.model("llama")
+    shared.model.layers[1].mlp = shared.model.layers[0].mlp
+    made = tiny.adapt(shared, HTP)
+    model = optimize(made.model, HTP)
+    assert outliers.watched(model.graph) == {}
+    copy = model.clone()
+    assert outliers.split(copy, {}) == []
+    seen = SimpleNamespace(unrotated="", direction=np.ones(made.decoder.hidden))
+    (check,) = transform._apply(copy, made.decoder, ["rotate"], seen)  # type: ignore[arg-type]
+    assert (check.value, check.passed) == (0, True)
+    assert "_proj.weight is shared" in check.note
+    assert decibels(made, model, copy, tmp_path) > 140, "refused before anything was changed"
 
 
 def test_a_cache_of_unknown_layout_is_left_alone() -> None:

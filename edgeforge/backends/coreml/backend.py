@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeforge.backends.coreml import limits, systems
-from edgeforge.backends.coreml.target import COREAI, EXECUTOR, SIMULATOR
+from edgeforge.backends.coreml import limits, place, systems
+from edgeforge.backends.coreml.target import COREAI, DEVICE, EXECUTOR, SIMULATOR
 from edgeforge.errors import UnsupportedError
 from edgeforge.findings import Facts, Finding
 
@@ -34,8 +34,8 @@ class CoreMLBackend:
     )
     graph_not_seen = not_seen
     decisive = (limits.DISTRIBUTION, "torch", *systems.COREAI)
-    suffixes = (".mlpackage",)
-    alike = ("core ml",)
+    suffixes = (place.PACKAGE, place.ASSET)
+    alike = ("read by",)
     faults: tuple[Fault, ...] = ()
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -69,6 +69,7 @@ class CoreMLBackend:
         def simulated(target: Target, folder: Path) -> Executor:
             from edgeforge.backends.coreml.simulator import SimulatorExecutor
 
+            _require_whole(folder)
             return SimulatorExecutor.of(target, folder)
 
         def first_party(target: Target, folder: Path) -> Executor:
@@ -76,13 +77,10 @@ class CoreMLBackend:
 
             if why := systems.coreai():
                 raise ExecutorError(f"this target needs Core AI: {why}; {systems.INSTALL_COREAI}")
-            from edgeforge import cache
             from edgeforge.backends.coreml.coreai.asset import CoreAiExecutor
 
-            asset = Path(target.graphs[0].parts[0].file).parent
-            if (name := cache.resized(folder, str(asset))) is not None:  # it would take this process with it
-                raise ExecutorError(f"{name} is damaged: copy the bundle again, or build it again")
-            return CoreAiExecutor(folder / asset, "float16")
+            _require_whole(folder)  # a damaged asset would take this process with it
+            return CoreAiExecutor((folder / target.graphs[0].parts[0].file).parent, "float16")
 
         return {SIMULATOR: simulated, COREAI: first_party}
 
@@ -115,10 +113,24 @@ class CoreMLBackend:
         return describe.brief(facts)
 
     def trials(self, folder: Path) -> Sequence[Trial] | None:
+        from edgeforge.backends.coreml import child
+
+        if (why := child.not_bisected(folder)) is not None:
+            raise why
         return None
 
     def trial(self, model: Path, feeds: Path | None, chip: Chip) -> Trial:
         raise UnsupportedError("graphs are not bisected for Core ML", "a build names an op that it cannot write")
+
+
+def _require_whole(bundle: Path) -> None:
+    """ExecutorError: what goes to the device is not what the build made; executed here, it would not show all of it."""
+    from edgeforge_runtime.errors import ExecutorError
+
+    from edgeforge import cache
+
+    if (name := cache.damage(bundle, f"{DEVICE}/")) is not None:
+        raise ExecutorError(f"{bundle / name} is missing or damaged: copy the bundle again, or build it again")
 
 
 def _no_graphs() -> UnsupportedError:

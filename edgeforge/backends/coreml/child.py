@@ -14,9 +14,9 @@ from edgeforge import errors
 from edgeforge.backends import failed, process
 from edgeforge.backends.coreml import limits
 from edgeforge.backends.ending import ChildFailed, Ending
-from edgeforge.errors import EdgeForgeError
+from edgeforge.errors import EdgeForgeError, UnsupportedError
 
-JOB, RESULT, LOG = "job.json", "result.json", "work.log"
+JOB, RESULT, LOG = "coreml_job.json", "result.json", "work.log"
 MODULE = "edgeforge.backends.coreml.worker"
 WORKER = process.module_command(MODULE)
 _KINDS: dict[str, type[EdgeForgeError]] = {k.__name__: k for k in (errors.UnsupportedError, errors.CompilerError)}
@@ -48,10 +48,7 @@ def call(what: str, job: Mapping[str, Any], folder: Path, failure: Path, timeout
 
 
 def _answer(what: str, run: process.ChildRun, result: Path, failure: Path) -> dict[str, Any]:
-    try:
-        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        answer = {}
+    answer = _loaded(result)
     if "refused" in answer:
         refused = answer["refused"]
         raise _KINDS.get(refused["kind"], EdgeForgeError)(refused["message"], refused["hint"])
@@ -59,6 +56,32 @@ def _answer(what: str, run: process.ChildRun, result: Path, failure: Path) -> di
         return dict(answer["done"])
     lines = tuple(run.log.strip().splitlines()[-_LINES:])
     ending = Ending(failed.kind(run), run.ending(), run.signal, lines)
-    hint = (f"the log is {failure / LOG}; to run it alone: python -m {MODULE} {shlex.quote(str(failure / JOB))}"
-            if ending.kind != "stopped" else "")
+    hint = _alone(failure) if ending.kind != "stopped" else ""
     raise ChildFailed(f"{what} {run.ending()}" + "".join(f"\n    {line}" for line in lines), ending, hint)
+
+
+def _alone(failure: Path) -> str:
+    return f"the log is {failure / LOG}; to run it alone: python -m {MODULE} {shlex.quote(str(failure / JOB))}"
+
+
+def not_bisected(folder: Path) -> UnsupportedError | None:
+    """What a person does with the failed job in folder, which is not cut down as a compiler's is; None: no job of ours
+    lies there."""
+    if not (folder / JOB).is_file():
+        return None
+    refused, (ending, _) = _loaded(folder / RESULT).get("refused"), failed.recorded(folder)
+    if isinstance(refused, dict):
+        return UnsupportedError(f"{folder}: this job is not cut down, for it named what it refused: "
+                                f"{refused.get('message')}", f"{refused.get('hint') or 'change what it names'}; "
+                                + _alone(folder))
+    how = f" It {ending.words}." if ending is not None else ""
+    return UnsupportedError(f"{folder}: jobs of Core ML are not cut down, only graphs before a vendor's compiler.{how}",
+                            _alone(folder))
+
+
+def _loaded(result: Path) -> dict[str, Any]:
+    try:
+        answer = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}

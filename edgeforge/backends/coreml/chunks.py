@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from edgeforge.backends.coreml.weights import Format
 from edgeforge.encoding import Encoding
-from edgeforge.encodings import Table
 from edgeforge.errors import UnsupportedError
 from edgeforge.graph import edit, split
 from edgeforge.quantize.weights.palette import Palette
@@ -28,13 +27,12 @@ def cut(model: ir.Model, formats: Mapping[str, Format], most: int) -> list[ir.Mo
     Raises:
         UnsupportedError: one layer, the embedding or the head is larger than that.
     """
-    measured = Table({name: _size(array, formats.get(name)) for name, v in model.graph.initializers.items()
-                      if (array := edit.constant(v)) is not None and array.dtype.kind == "f"})
-    total = sum(e.bits * math.prod(_shape(model, name)) // 8 for name, e in measured.items())
-    if total <= most:
+    sizes = {name: _size(array, formats.get(name)) for name, v in model.graph.initializers.items()
+             if (array := edit.constant(v)) is not None and array.dtype.kind == "f"}
+    if sum(sizes.values()) <= most:
         return [model]
     try:
-        plan = split.plan(model.graph, measured, most)
+        plan = split.plan(model.graph, sizes, most)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, _HINT) from error
     if max(plan.bytes) > most:
@@ -56,10 +54,6 @@ def names(stem: str, suffix: str, count: int) -> list[str]:
     return [f"{stem}_{k:0{len(str(count))}d}_of_{count}{suffix}" for k in range(1, count + 1)]
 
 
-def _shape(model: ir.Model, name: str) -> list[int]:
-    return [int(d) for d in edit.known_dims(model.graph.initializers[name])]
-
-
 def _joined(sizes: Sequence[int], most: int) -> list[int]:
     """The parts before which a file begins, so that as few as follow each other are one: the plan has embedding and
     head apart, which they need not be."""
@@ -72,12 +66,12 @@ def _joined(sizes: Sequence[int], most: int) -> list[int]:
     return starts
 
 
-def _size(array: np.ndarray, form: Format | None) -> Encoding:
-    """The bits that an element takes, its share of steps or tables counted, as the split counts them."""
+def _size(array: np.ndarray, form: Format | None) -> int:
+    """Bytes of the codes and of their steps, or of the tables and the places in them."""
     if isinstance(form, Palette):
-        bits = form.bits + _FLOAT16 * form.tables.size / array.size
+        bits = form.bits * array.size + _FLOAT16 * form.tables.size
     elif isinstance(form, Encoding) and form.bits < _FLOAT16:
-        bits = form.bits + _FLOAT16 * form.steps().size / array.size
+        bits = form.bits * array.size + _FLOAT16 * form.steps().size
     else:
-        bits = _FLOAT16
-    return Encoding(math.ceil(bits), True, np.ones((), np.float32), np.zeros((), np.int64))
+        bits = _FLOAT16 * array.size
+    return math.ceil(bits / 8)

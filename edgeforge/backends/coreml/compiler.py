@@ -6,10 +6,10 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from edgeforge.backends.coreml import child, limits
+from edgeforge.backends.coreml import child, limits, place
 from edgeforge.backends.coreml.chain import Package
 from edgeforge.backends.coreml.job import Job
-from edgeforge.errors import CompilerError, EdgeForgeError
+from edgeforge.errors import CompilerError
 
 
 def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: Path | None = None) -> list[Package]:
@@ -25,8 +25,7 @@ def write(job: Job, timeout_s: float, memory_bytes: int | None = None, failure: 
     """
     if importlib.util.find_spec(limits.DISTRIBUTION) is None:
         raise CompilerError("coremltools is not installed", 'pip install "edgeforge-toolchain[coreml]"')
-    if job.package.exists():
-        raise EdgeForgeError(f"{job.package} is there already", "remove it, or write to another place")
+    place.require_new(job.package, place.PACKAGE, "a Core ML package")
     partial = job.package.with_name(f".{job.package.name}.partial")
     failure = failure or job.package.with_name(f"{job.package.name}.failed")
     made = child.call(f"{job.package.name}: the Core ML emitter", job.dump(), partial, failure, timeout_s, memory_bytes)

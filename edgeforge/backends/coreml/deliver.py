@@ -14,6 +14,7 @@ from edgeforge import artifact
 from edgeforge.backends import process
 from edgeforge.backends.coreml import chain, child, compiler, limits, systems, target
 from edgeforge.backends.coreml.chain import Package
+from edgeforge.backends.coreml.coreai import account
 from edgeforge.backends.coreml.coreai.judge import Judge, ask
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.job import Job
@@ -23,8 +24,8 @@ from edgeforge.encodings import FILE
 from edgeforge.gates import Check
 from edgeforge.quantize.weights import palette_file
 
-PACKAGE, GOLDEN, VERIFY, SWIFT, DEVICE = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift", "device"
-ASSET, ASSET_TARGET, _PROGRAM = "model.aimodel", "coreai", "main.mlirb"
+PACKAGE, GOLDEN, VERIFY, SWIFT = "model.mlpackage", "golden", "verify_on_mac", "Decode.swift"
+ASSET, ASSET_TARGET = "model.aimodel", "coreai"
 _UNITS = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """what verify_on_mac.py runs on, by the target's name"""
 _IDS = Path(artifact.REFERENCE) / artifact.IDS
@@ -77,7 +78,7 @@ def _weights(packages: Sequence[Package]) -> Iterator[Check]:
 def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> dict[str, Target]:
     """See Backend.bundle."""
     decoder, compiled = artifact.load_decoder(sources["quantize"]), sources["compile"]
-    widths, folder = target.widths(build.recipe.target.prefill), bundle / DEVICE
+    widths, folder = target.widths(build.recipe.target.prefill), bundle / target.DEVICE
     found = dict[str, Target]()
     folder.mkdir()
     if (compiled / chain.FILE).is_file():
@@ -89,11 +90,11 @@ def bundle_decoder(build: Build, sources: Mapping[str, Path], bundle: Path) -> d
         for name, table in artifact.load_rope(sources["quantize"]).items():  # Swift reads no .npz
             (folder / f"{name}.f16").write_bytes(np.ascontiguousarray(table, "<f2").tobytes())
         (folder / GOLDEN / verify_on_mac.UNITS).write_text(f"{_UNITS[unit]}\n", encoding="utf-8")
-        own = chain.target(packages, f"{DEVICE}/", widths, build.context)
+        own = chain.target(packages, f"{target.DEVICE}/", widths, build.context)
         found = {unit: replace(own, options={"units": _UNITS[unit]}),
                  target.SIMULATOR: replace(own, executor=target.SIMULATOR)}
     if (compiled / ASSET).is_dir():
         shutil.copytree(compiled / ASSET, folder / ASSET)
-        made = target.target(decoder, widths, build.context, f"{DEVICE}/{ASSET}/{_PROGRAM}")
+        made = target.target(decoder, widths, build.context, f"{target.DEVICE}/{ASSET}/{account.PROGRAM}")
         found[ASSET_TARGET] = replace(made, executor=target.COREAI)
     return found

@@ -77,7 +77,8 @@ class Work:
             raise ValueError(f"{path(node)} lacks its input {index}")
         array = array.reshape((1,) * (rank - array.ndim) + array.shape)
         turned = array.transpose([a for a in order if a is not None])
-        return self.constant(str(value.name), turned.reshape([1 if a is None else array.shape[a] for a in order]))
+        placed = turned.reshape([1 if a is None else array.shape[a] for a in order])
+        return self.constant(str(value.name), placed, order)
 
     def weight(self, value: ir.Value | None) -> Var:
         """A parameter in its own shape and format."""
@@ -90,13 +91,13 @@ class Work:
             self._weights[name] = weights.constant(name, array, self._formats.get(name), self.spell(name))
         return self._weights[name]
 
-    def constant(self, name: str, array: npt.NDArray[Any]) -> Var:
-        """A float16 constant, stored once for all functions."""
+    def constant(self, name: str, array: npt.NDArray[Any], order: Order = ()) -> Var:
+        """A float16 constant, stored once for all functions that read it in that order."""
         half = weights.half(name, array)
         if half.size == 1:
             return half.reshape(())[()]
         made = mb.const(val=np.ascontiguousarray(half), name=self.spell(name))
-        mil.share(made, f"{name}:{'x'.join(map(str, half.shape))}")
+        mil.share(made, f"{name}:{order}:{'x'.join(map(str, half.shape))}")
         return made
 
     def spell(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is asked of the emitter, as data that survives a trip through job.json."""
+"""What is asked of the emitter, as data that survives a trip through coreml_job.json."""
 
 from __future__ import annotations
 

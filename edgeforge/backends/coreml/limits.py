@@ -11,7 +11,6 @@ from edgeforge.backends.coreml import systems
 from edgeforge.backends.coreml.systems import LANE
 from edgeforge.backends.health import Card
 from edgeforge.findings import Facts, Finding
-from edgeforge.sections import shortest_context
 from edgeforge.targets import Apple, Chip
 
 DISTRIBUTION, PINNED = "coremltools", "9.0"
@@ -51,6 +50,11 @@ def check(facts: Facts) -> Iterator[Finding]:
                       f"this model has {heads}: each head is a product of its own", "set quantize.palette to "
                       f"{math.gcd(heads, palette)}" if math.gcd(heads, palette) >= _LEAST_PALETTE else
                       "leave quantize.palette out")
+    tied = (facts.config or {}).get("tie_word_embeddings") is True
+    if tied and recipe.quantize.untied and not recipe.quantize.rounded:
+        yield Finding("warning", recipe.where("quantize.embedding"), f"{recipe.quantize.embedding} bits, and the head "
+                      "of this model reads the same table in float16: the package stores both",
+                      "leave quantize.embedding out, or set quantize.head to 8")
     if chip.unit == "ane":
         yield from _engine(facts, chip)
     yield from systems.check(facts, chip)
@@ -76,7 +80,7 @@ def _near(facts: Facts, key: str) -> int:
     prefill = max(target.prefill // LANE, 1) * LANE
     if key == "prefill":
         return prefill
-    least = -(-max(target.context, shortest_context(target.prefill)) // LANE) * LANE
+    least = -(-max(target.context, target.least_context) // LANE) * LANE
     most = (facts.config or {}).get("max_position_embeddings")
     return least if not isinstance(most, int) or least <= most else most // LANE * LANE
 

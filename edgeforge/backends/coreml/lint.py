@@ -53,5 +53,5 @@ def _op(op: Op) -> Iterator[str]:
 def _shape(op: Op, key: str) -> tuple[int, ...]:
     """A format's blocks along each axis of the weight."""
     value = op.arguments[key][0]
-    shape = value.shape if isinstance(value, Stored) else np.shape(value)  # type: ignore[arg-type]
+    shape = value.shape if isinstance(value, Stored | np.ndarray) else ()
     return shape[:-2] if key == "lut" else shape

@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeforge.backends.coreml import mil, sharing
+from edgeforge_runtime.typed import read_json
+
+from edgeforge.backends.coreml import mil, place, sharing
 from edgeforge.backends.coreml.sharing import Sharing
 from edgeforge.errors import EdgeForgeError
 
-SUFFIX = ".mlpackage"
 DATA = Path("Data/com.apple.CoreML")
 MODEL, WEIGHTS = DATA / "model.mlmodel", DATA / "weights" / "weight.bin"
+MANIFEST = "Manifest.json"
+_AGAIN = "copy the package again, or build it again"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/apple/coremltools")
 
 
@@ -31,12 +34,9 @@ def write(functions: Mapping[str, Any], default: str, path: Path, facts: Mapping
         functions: by name, as emit made them. facts: what a user of the package may read in its metadata.
 
     Raises:
-        EdgeForgeError: path is there already, or has another suffix.
+        EdgeForgeError: see place.require_new.
     """
-    if path.suffix != SUFFIX:
-        raise EdgeForgeError(f"{path}: a Core ML package ends in {SUFFIX}", f"call it {path.stem}{SUFFIX}")
-    if path.exists():
-        raise EdgeForgeError(f"{path} is there already", "remove it, or write to another place")
+    place.require_new(path, place.PACKAGE, "a Core ML package")
     try:
         return _write(functions, default, path, facts, specification)
     except BaseException:
@@ -51,8 +51,31 @@ def _write(functions: Mapping[str, Any], default: str, path: Path, facts: Mappin
     spec = mil.serialize(functions, default, weights.parent, specification)
     spec.description.metadata.userDefined.update(facts)
     (path / MODEL).write_bytes(spec.SerializeToString(deterministic=True))
-    (path / "Manifest.json").write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")
+    (path / MANIFEST).write_text(json.dumps(_manifest(), indent=4) + "\n", encoding="utf-8")
     return sharing.measure(spec, weights)
+
+
+def model(package: Path) -> Path:
+    """The model's file, found as Apple's frameworks find it: the manifest names it, and every other item of the
+    package has to be there, too.
+
+    Raises:
+        EdgeForgeError: no manifest, a damaged one, or something that it names is missing.
+    """
+    try:
+        raw = read_json(package / MANIFEST)
+        items = {key: package / "Data" / entry["path"] for key, entry in raw["itemInfoEntries"].items()}
+        found: Path = items[raw["rootModelIdentifier"]]
+        missing = [str(item) for item in items.values() if not item.exists()]
+    except OSError as error:
+        raise EdgeForgeError(f"{package} is not a Core ML package: {MANIFEST}: {error.strerror or error}", _AGAIN
+                             ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EdgeForgeError(f"{package} is not a Core ML package: its {MANIFEST} is damaged: {type(error).__name__} "
+                             f"{error}", _AGAIN) from error
+    if missing:
+        raise EdgeForgeError(f"{package} is not a whole Core ML package: {missing[0]} is missing", _AGAIN)
+    return found
 
 
 def _manifest() -> dict[str, Any]:

@@ -37,14 +37,8 @@ def package_bytes(recipe: Recipe, chip: Apple) -> int:
 
 def check(facts: Facts, chip: Apple) -> Iterator[Finding]:
     """What stands against the recipe's section `apple` on this chip."""
-    most, where = package_bytes(facts.recipe, chip), facts.recipe.where("apple.package_bytes")
-    piece = 0 if facts.estimate is None or facts.recipe.apple.format == "aimodel" else facts.estimate.piece
-    if piece > most:
-        yield Finding("recipe", where, f"the embedding, the head or one layer holds {piece:,} bytes of weights, and a "
-                      f"package {most:,}", f"set apple.package_bytes to {piece * 11 // 10} or more, or take fewer bits")
-    if most > chip.package_bytes:
-        yield Finding("warning", where, f"{most:,} bytes in one package, and {chip.name} is known to load "
-                      f"{chip.package_bytes:,}", "leave apple.package_bytes out")
+    if facts.recipe.apple.format != "aimodel":
+        yield from _packages(facts, chip)
     yield from _system(facts.recipe)
     yield from _asset(facts, chip)
     if facts.recipe.apple.kv == "state" and chip.unit == "ane":
@@ -59,6 +53,18 @@ def coreai() -> str:
     found = {name: importlib.metadata.version(name) for name in COREAI}
     return "; ".join(f"{name} {found[name]} is installed, and {pinned} is what was tested"
                      for name, pinned in COREAI.items() if found[name] != pinned)
+
+
+def _packages(facts: Facts, chip: Apple) -> Iterator[Finding]:
+    """What one file may hold, which packages are cut for."""
+    most, where = package_bytes(facts.recipe, chip), facts.recipe.where("apple.package_bytes")
+    piece = 0 if facts.estimate is None else facts.estimate.piece
+    if piece > most:
+        yield Finding("recipe", where, f"the embedding, the head or one layer holds {piece:,} bytes of weights, and a "
+                      f"package {most:,}", f"set apple.package_bytes to {piece * 11 // 10} or more, or take fewer bits")
+    if most > chip.package_bytes:
+        yield Finding("warning", where, f"{most:,} bytes in one package, and {chip.name} is known to load "
+                      f"{chip.package_bytes:,}", "leave apple.package_bytes out")
 
 
 def _system(recipe: Recipe) -> Iterator[Finding]:
@@ -94,10 +100,12 @@ def _asset(facts: Facts, chip: Apple) -> Iterator[Finding]:
                       "leave apple.kv out, or set apple.format to mlpackage")
     if why := coreai():
         yield Finding("error", where, why, INSTALL_COREAI)
-    most = package_bytes(recipe, chip)
-    if facts.estimate is not None and facts.estimate.weights > most:
-        yield Finding("recipe", where, f"{facts.estimate.weights / 2**30:.2f} GiB of weights, an .aimodel is one file, "
-                      f"and one holds {most / 2**30:.2f} GiB",
+    if recipe.apple.format == "aimodel" and recipe.apple.package_bytes is not None:
+        yield Finding("recipe", recipe.where("apple.package_bytes"), "packages are cut to this size, and an .aimodel "
+                      "is one file", "leave apple.package_bytes out, or set apple.format to mlpackage")
+    if facts.estimate is not None and facts.estimate.weights > chip.package_bytes:
+        yield Finding("recipe", where, f"{facts.estimate.weights:,} bytes of weights, an .aimodel is one file, and "
+                      f"{chip.name} is known to load {chip.package_bytes:,}",
                       "take fewer bits a weight, or set apple.format to mlpackage, which is cut")
 
 

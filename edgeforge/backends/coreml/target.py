@@ -15,6 +15,8 @@ SIMULATOR = "coreml-sim"
 """of a target that stands for it on any machine"""
 COREAI = "coreai"
 """of a target that is an .aimodel"""
+DEVICE = "device"
+"""folder of a bundle that goes to the device"""
 PREFILL, DECODE = "prefill", "decode"
 MOST_OUTPUTS = 16384
 """channels of one convolution; beyond, products leave the Neural Engine (ANEMLL and others split heads so)"""

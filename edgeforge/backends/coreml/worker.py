@@ -1,4 +1,4 @@
-"""Child process: does one job. ``python -m edgeforge.backends.coreml.worker job.json``
+"""Child process: does one job. ``python -m edgeforge.backends.coreml.worker coreml_job.json``
 
 result.json beside the job says how it went: what was made of it, or what was refused and why.
 """

@@ -13,7 +13,8 @@ _CULPRIT = re.compile(
 )
 # The libraries' greetings, and faulthandler's stack: that is for the reader of the log.
 _NOISE = re.compile(
-    r'LIBNATIVE|^File ".*", line \d+ in|^Current thread 0x|^Extension modules:|^Fatal Python error|^\[INFO\]'
+    r'LIBNATIVE|^File ".*", line \d+ in|^(Current thread|Thread) 0x[0-9a-f]+ |^<no Python frame>|^\.\.\.$'
+    r"|^Extension modules:|^Fatal Python error|^\[INFO\]"
     r"|^Removing initializer|^File mapped weights feature|^EPContext encryption config|^Unable to get producer node"
 )
 _NODE = re.compile(r"\{\s*name:\s*(.*?),\s*type:\s*(.*?)\s*\}")

@@ -80,7 +80,8 @@ def emulate_loaded_or_anew(part: CompiledPart, graph: str, feeds: Sequence[Feeds
         job = PartJob.load(part.folder / JOB)
         alone = replace(job, graphs=tuple(g for g in job.graphs if g.name == graph))
         outputs = compile_and_emulate(alone, feeds, timeout_s, memory_bytes)
-        return outputs, f"{part.name} ran in a process that compiled it anew: {error.message}"
+        crash = error.message.partition("\n")[0]  # with its signal; the log's lines are no sentence of a report
+        return outputs, f"{part.name} ran in a process that compiled it anew: {crash}"
 
 
 def _run(where: str, model: Path, options: Mapping[str, str], feeds: Sequence[Feeds], timeout_s: float,

@@ -69,7 +69,7 @@ def _formats(facts: Facts) -> Iterator[Finding]:
     chip, recipe = snapdragon(facts.chip), facts.recipe
     takes = chip.hexagon.weight_bits
     for key, bits in (("weights", recipe.quantize.weights), ("head", recipe.quantize.head)):
-        if bits not in takes:
+        if bits not in takes and key not in recipe.quantize.six_bits:  # of six, formats.py tells
             yield Finding("recipe", recipe.where(f"quantize.{key}"),
                           f"{bits}-bit weights beside 16-bit activations; {chip.name} (Hexagon v{chip.dsp_arch}) takes "
                           f"{' or '.join(map(str, takes))}, v73 and later take 4 too",

@@ -21,8 +21,6 @@ _SLACK = 1e-3
 """of a bound, for what float32 loses"""
 _TINY = 1e-6
 """directions of V'HV with less than this share of the largest are left out: they are rounding"""
-
-
 Columns = Tensor | slice
 
 

@@ -7,40 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
-from edgeforge_runtime.executors.cpu import exact_options
 from edgeforge_runtime.manifest import Part, Tensor
 from edgeforge_runtime.plain import PlainManifest, PlainSession, one_graph
 
 from edgeforge.build import Build
 from edgeforge.calibrate.samples import Arrays
 from edgeforge.encodings import Table
-from edgeforge.errors import UnsupportedError
 from edgeforge.export import record
 from edgeforge.gates import Check
 from edgeforge.graph import edit, enter, store
 from edgeforge.metrics import sqnr_db
-
-REFERENCE = "reference.npz"
-
-
-def save_reference(build: Build, out: Path) -> None:
-    """Writes what the original file answers to the evaluation samples: output -> [samples, *shape].
-
-    Raises:
-        UnsupportedError: onnxruntime does not run the file.
-    """
-    path = build.onnx.path
-    options = exact_options()
-    options.intra_op_num_threads = build.threads
-    try:
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = [o.name for o in session.get_outputs()]
-        made = [session.run(names, feeds) for feeds in build.onnx.samples.evaluation]
-    except Exception as error:  # onnxruntime raises a dozen unrelated classes
-        raise UnsupportedError(f"{path}: onnxruntime does not run it: {error}",
-                               "the file itself, not what was made of it; does it run elsewhere?") from error
-    record.save_arrays(out / REFERENCE, {n: np.stack([m[i] for m in made]) for i, n in enumerate(names)})
+from edgeforge.stages.plain.original import REFERENCE
 
 
 def save_manifest(build: Build, graph: ir.Graph, out: Path, table: Table | None = None) -> PlainManifest:
@@ -77,13 +54,20 @@ def outputs(build: Build, folder: Path) -> Arrays:
     return {name: np.stack([m[name] for m in made]) for name in made[0]}
 
 
-def gate(build: Build, folder: Path, reference: Path, stage: str, limit: str) -> list[Check]:
-    """One figure for each output: all evaluation samples together, and the worst one. limit: the gate."""
+def gate(build: Build, folder: Path, reference: Path, stage: str, limit: str, fitted: bool) -> list[Check]:
+    """One figure for each output: all evaluation samples together, and the worst one.
+
+    Args:
+        limit: the gate. fitted: the artifact was fitted to the samples that calibration sees.
+    """
     build.say("measuring against the original graph")
+    samples = build.onnx.samples
     expected, made = record.load_arrays(reference / REFERENCE), outputs(build, folder)
     checks = []
     for name, truth in expected.items():
         worst = min((sqnr_db(a, b), i) for i, (a, b) in enumerate(zip(truth, made[name], strict=True)))
-        checks.append(Check(f"{stage}: {name}", sqnr_db(truth, made[name]), "dB", gate=limit,
-                            note=f"worst of {len(truth)} samples: {worst[0]:.1f} dB, number {worst[1]}"))
+        note = f"worst of {len(truth)} samples: {worst[0]:.1f} dB, number {samples.first_evaluated + worst[1]}"
+        if fitted and samples.fitted:
+            note += f"; {samples.fitted} of them calibrated on too"
+        checks.append(Check(f"{stage}: {name}", sqnr_db(truth, made[name]), "dB", gate=limit, note=note))
     return checks

@@ -36,7 +36,7 @@ def run(build: Build, sources: dict[str, Path], out: Path) -> list[Check]:
         measure.save_manifest(build, store.load(folder).graph, folder, Table.load(folder / FILE))
         four = footprint.four_bits(model.graph, Table.load(folder / FILE))
         limit = gates.of_bits("quantize_db", four)
-        return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit), math.nan
+        return checks + measure.gate(build, folder, sources["optimize"], "quantize", limit, fitted=True), math.nan
 
     return mixed.run(build, model, samples, given.table, make, out)
 

@@ -53,15 +53,14 @@ class CoreMLExecutor:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _open(self, target: Target, folder: Path) -> None:
-        units = self._ct.ComputeUnit[target.options.get("units", UNITS)]
+        units = self._units(target.options.get("units", UNITS))
         compiled: dict[str, str] = {}
         for graph in target.graphs:
             keeps = WRITE in graph.boundary()[0]
             for part in graph.parts:
                 if part.file not in compiled:
                     compiled[part.file] = self._compile(package(folder / part.file), len(compiled))
-                model = self._ct.models.CompiledMLModel(compiled[part.file], compute_units=units,
-                                                        function_name=part.graph)
+                model = self._load(compiled[part.file], units, part)
                 self._models[part.file, part.graph] = model
                 if keeps and any(t.name == WRITE for t in part.inputs) and part.file not in self._states:
                     self._states[part.file] = model.make_state()
@@ -71,6 +70,18 @@ class CoreMLExecutor:
             return str(self._ct.models.utils.compile_model(str(path), str(self._scratch / f"{index}.mlmodelc")))
         except Exception as error:  # Core ML's own, by way of Objective-C
             raise ExecutorError(f"{path} does not compile: {error}") from error
+
+    def _units(self, name: str) -> Any:
+        known = [unit.name for unit in self._ct.ComputeUnit]
+        if name not in known:
+            raise ExecutorError(f"compute units {name!r} are unknown to Core ML; it has {', '.join(known)}")
+        return self._ct.ComputeUnit[name]
+
+    def _load(self, compiled: str, units: Any, part: Part) -> Any:
+        try:
+            return self._ct.models.CompiledMLModel(compiled, compute_units=units, function_name=part.graph)
+        except Exception as error:  # as RuntimeError: what the Neural Engine's compiler refuses, say
+            raise ExecutorError(f"{part.graph} of {part.file} does not load: {error}") from error
 
     def _run(self, part: Part, feeds: Arrays) -> Arrays:
         model = self._models.get((part.file, part.graph))

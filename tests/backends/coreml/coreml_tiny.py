@@ -27,7 +27,7 @@ from edgeforge.encodings import Encoding, Table
 from edgeforge.graph import edit
 from edgeforge.graph.optimize import optimize
 from edgeforge.metrics import sqnr_db
-from edgeforge.quantize import roles
+from edgeforge.quantize import clip, roles
 from edgeforge.quantize.products import products
 from edgeforge.quantize.weights import palette
 from edgeforge.quantize.weights.gram import Gram
@@ -68,6 +68,12 @@ def table(model: ir.Model, bits: int) -> Table:
     entries = {name: per_channel(_array(value), axis, bits, half=True)
                for name, value in roles.weights(model.graph).items() if (axis := roles.weight_axis(value)) is not None}
     return Table(entries)
+
+
+def rows(model: ir.Model) -> Table:
+    """One float16 step a row of an embedding that nothing else reads."""
+    return Table({str(v.name): per_channel(_array(v), 0, 8, half=True) for v in clip.tables(model.graph)
+                  if len(list(v.uses())) == 1})
 
 
 def palettes(model: ir.Model, bits: int, group: int) -> dict[str, Palette]:

@@ -3,6 +3,7 @@ packages, whose bundle answers through the simulator."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,14 +13,16 @@ import numpy as np
 import pytest
 import tiny_checkpoint
 import yaml
-from edgeforge_runtime.manifest import WRITE, Manifest
+from edgeforge_runtime.executors.base import Arrays
+from edgeforge_runtime.manifest import WRITE, Manifest, Part
 from edgeforge_runtime.session import Session
 
-from edgeforge import check, pipeline, recipe
+from edgeforge import check, pipeline, recipe, selfcheck, targets
 from edgeforge.backends import require_runnable
 from edgeforge.backends.coreml import chain, limits, systems
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret.run import Interpreter
+from edgeforge.backends.coreml.simulator import SimulatorExecutor
 from edgeforge.cli import _guarded, app
 from edgeforge.errors import RecipeError
 
@@ -55,8 +58,8 @@ def _said(root: Path, apple: dict[str, Any], **more: Any) -> list[tuple[str, str
      "leave apple.kv out"),
     ({"system": "ios27", "format": "both"}, {"quantize": {"activations": 8}}, "computes in float16 here",
      "set quantize.activations to 16"),
-    ({"system": "ios27", "format": "aimodel", "package_bytes": 100_000}, {}, "an .aimodel is one file",
-     "take fewer bits"),
+    ({"system": "ios27", "format": "aimodel", "package_bytes": 100_000}, {}, "packages are cut to this size",
+     "leave apple.package_bytes out, or set apple.format to mlpackage"),
     ({"package_bytes": 20_000}, {}, "the embedding, the head or one layer holds", "set apple.package_bytes to"),
 ])
 def test_what_a_system_does_not_read_is_said_before(root: Path, apple: dict[str, Any], more: dict[str, Any], what: str,
@@ -69,6 +72,19 @@ def test_what_a_system_does_not_read_is_said_before(root: Path, apple: dict[str,
 @pytest.mark.parametrize("system", ["ios18", "ios26", "ios27"])
 def test_later_systems_read_packages(root: Path, system: str) -> None:
     assert [s for s, _, _ in _said(root, {"system": system})] == []
+
+
+def test_an_asset_is_one_file_of_the_chip_s_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """package_bytes cuts the packages beside it, and does not count for the asset."""
+    both = {"system": "ios27", "format": "both", "package_bytes": 90_000}
+    assert _said(root, both) == []
+    small = dataclasses.replace(targets.APPLES["apple-a18"], package_bytes=100_000)
+    monkeypatch.setitem(targets.CHIPS, "apple-a18", small)
+    ((severity, what, change),) = _said(root, both)
+    assert severity == "recipe"
+    assert re.match(r"\d{3},\d{3} bytes of weights, an .aimodel is one file, and apple-a18 is known to load 100,000$",
+                    what)
+    assert change.startswith("take fewer bits a weight")
 
 
 def test_the_traps_of_states_are_told_by_name(root: Path) -> None:
@@ -159,6 +175,41 @@ def test_the_simulator_answers_as_the_cpu_does(bundle: Path, capsys: pytest.Capt
         ids = list(range(40))
         ours, theirs = simulated.prompt(ids), cpu.prompt(ids)
     assert int(ours.argmax()) == int(theirs.argmax())
+
+
+def test_a_selfcheck_says_what_runs_here_and_whose_times_it_shows(bundle: Path, capsys: pytest.CaptureFixture[str],
+                                                                  ) -> None:
+    def said(*more: str) -> tuple[int, str]:
+        code = _guarded(lambda: app(["selfcheck", str(bundle), *more], standalone_mode=False))
+        made = capsys.readouterr()
+        return code, made.out + made.err
+
+    code, text = said()
+    assert code == 2
+    assert "has the targets ane, coreml-sim, cpu" in text
+    assert "hint: say which with --on; of its targets this machine runs coreml-sim\n" in text
+    code, text = said("--on", "ane")
+    assert (code, "Apple's devices alone" in text, "--on cpu" in text) == (2, True, False)
+    assert "hint: of its targets this machine runs coreml-sim\n" in text
+    code, text = said("--on", "coreml-sim")
+    assert code == 0, text
+    assert "executed here op by op: true to float16, slow, and no device" in text, "whose times these are"
+
+
+def test_selfcheck_reads_the_prompt_as_an_app_does(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks through prefill, whose last row is all that its packages say."""
+    called: list[str] = []
+    kept = SimulatorExecutor._run
+
+    def spy(self: SimulatorExecutor, part: Part, feeds: Arrays) -> Arrays:
+        called.append(part.graph)
+        return kept(self, part, feeds)
+    monkeypatch.setattr(SimulatorExecutor, "_run", spy)
+    checks = selfcheck.run(bundle, "coreml-sim")
+    assert checks[0].passed, checks[0]
+    prompt = int(checks[2].note.split()[-2])
+    assert prompt > 32, "more than one chunk"
+    assert called.count("prefill") >= 2 * 2, "compared, and timed"
 
 
 def test_the_swift_loop_reads_keys_that_are_there(bundle: Path) -> None:

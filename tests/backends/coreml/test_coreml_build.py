@@ -20,11 +20,12 @@ from edgeforge_runtime.manifest import LOGITS, Manifest
 
 from edgeforge import check, describe, gates, pipeline, recipe, targets
 from edgeforge.backends import backend
-from edgeforge.backends.coreml import chain, mil, package, parity
+from edgeforge.backends.coreml import chain, child, mil, package, parity
 from edgeforge.backends.coreml.device import verify_on_mac
 from edgeforge.backends.coreml.interpret import program
 from edgeforge.backends.coreml.interpret.run import Interpreter
 from edgeforge.backends.ending import ChildFailed
+from edgeforge.cli import _guarded, app
 from edgeforge.encodings import FILE, Table
 from edgeforge.errors import GateError
 from edgeforge.graph import edit, store
@@ -75,7 +76,16 @@ def test_the_report_holds_what_was_measured_and_what_was_not(bundle: Path) -> No
         assert exact > 100 > least == 50
         rounded, least = figures[f"compile: {name} of the package in float16 against the float graph"]
         assert rounded > least == 45
-    assert figures["compile: weights of both functions over the larger one's"][0] < 1.001
+    share, most = figures["compile: weights of both functions over the larger one's"]
+    assert share < 1.001 < most == 1.03
+
+
+@pytest.mark.parametrize(("chip", "gates", "most"), [
+    ("apple-a18", {}, 1.03), ("apple-m4-gpu", {"emitted_db": 60}, 1.03), ("apple-a18", {"shared_bytes": 1.2}, 1.2),
+    ("snapdragon-8-gen-3", {}, 1.05), ("geforce-rtx-4090", {}, 1.05)])
+def test_what_sharing_may_cost_is_the_chip_s(root: Path, chip: str, gates: dict[str, float], most: float) -> None:
+    made = recipe.load(_recipe(root, "shared", target={"chip": chip, "context": 96, "prefill": 32}, gates=gates))
+    assert made.limits["shared_bytes"] == most
 
 
 def test_weights_have_four_bits_and_the_untied_table_sixteen(bundle: Path) -> None:
@@ -126,6 +136,33 @@ def test_tables_are_reported(looked_up: Path) -> None:
     small = sum(n * (4 + 16 * 16 / (8 * i)) for n, i in ((layers - 64 * 128, hidden), (64 * 128, 128)))
     stored = small + 64 * 128 * 8 + 16 * 64 + tiny_checkpoint.VOCAB * hidden * head
     assert figures["quantize: stored"] == pytest.approx(stored / (layers + 64 * 128 + tiny_checkpoint.VOCAB * hidden))
+
+
+def test_an_embedding_of_8_bits_reaches_the_package_to_the_last_bit(root: Path, bundle: Path) -> None:
+    """A step a row in the table, in the QDQ model that was measured, and in the package, where a gather reads it."""
+    made = recipe.load(_recipe(root, "rows", quantize={"weights": 4, "embedding": 8}, gates={"quantize_flips": 0.5}))
+    rows = pipeline.build(made, lambda event: None)
+    quantized = root / "out" / ".edgeforge" / "quantize" / Manifest.load(rows).stamps["stage.quantize"]
+    (name,) = (n for n, e in Table.load(quantized / FILE).items() if e.bits == 8 and "lm_head" not in n)
+    form = Table.load(quantized / FILE)[name]
+    assert (form.axis, form.scale.shape) == (0, (tiny_checkpoint.VOCAB,))
+    array = edit.constant(store.load(quantized / "float").graph.initializers[name])
+    assert array is not None
+    np.testing.assert_array_equal(edit.constant(store.load(quantized).graph.initializers[name]), form.quantize(array))
+    for function in program.load(rows / "device" / "model.mlpackage").values():
+        held = next(op for op in function.ops if op.name == mil.spell(name, set()))
+        codes, steps = (held.arguments[key][0] for key in ("data", "scale"))
+        assert isinstance(codes, program.Stored)
+        assert isinstance(steps, program.Stored)
+        np.testing.assert_array_equal(codes.read(), form.quantize(array))
+        np.testing.assert_array_equal(steps.read().ravel().astype(np.float32), form.scale)
+        (gather,) = (op for op in function.ops if op.type == "gather")
+        assert gather.arguments["x"][0] == program.Name(held.outputs[0].name)
+    less, whole = ((b / "device" / "model.mlpackage" / package.WEIGHTS).stat().st_size for b in (rows, bundle))
+    assert whole - less == pytest.approx(tiny_checkpoint.VOCAB * (64 - 2), abs=256), "a byte a number, less the steps"
+    forecast = check.examine(made).facts.estimate
+    assert forecast is not None
+    assert forecast.weights == pytest.approx(less, rel=0.1)
 
 
 def test_the_device_folder_can_be_checked_on_a_mac(bundle: Path) -> None:
@@ -199,6 +236,27 @@ def test_a_package_that_computes_something_else_stops_the_build(root: Path, bund
     assert GateError.exit_code == 3
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("model.mlpackage/Manifest.json", "is missing or damaged"), ("position_ids_cos.f16", "is missing or damaged"),
+    ("Decode.swift", "is missing or damaged"), ("golden/decode.npz", "is missing or damaged")])
+def test_what_an_app_would_stumble_over_is_no_answer_here(bundle: Path, name: str, said: str, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """One byte of what the interpreter itself does not read: the simulator, doctor and the lock all see it."""
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle, broken)
+    file = broken / "device" / name
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    for words in (["run", str(broken), "hi", "--on", "coreml-sim", "--raw"], ["doctor", str(broken)],
+                  ["lock", "check", str(broken)]):
+        assert _guarded(lambda words=words: app(words, standalone_mode=False)) == 1, words  # type: ignore[misc]
+        shown = capsys.readouterr()
+        assert name in (shown.out + shown.err).replace("\n", ""), words
+        if words[0] == "run":
+            assert said in shown.err
+
+
 def test_an_emitter_that_hangs_leaves_its_job(root: Path, bundle: Path) -> None:
     """Where the README says, with the log and what reruns it alone; other vendors' compilers do the same."""
     made = recipe.load(_recipe(root, "hung", compile={"timeout_s": 0.05}, target={
@@ -206,8 +264,8 @@ def test_an_emitter_that_hangs_leaves_its_job(root: Path, bundle: Path) -> None:
     with pytest.raises(ChildFailed, match="the Core ML emitter did not finish") as caught:
         pipeline.build(made, lambda event: None)
     (folder,) = (root / "out" / ".edgeforge" / "failed").glob("*/model.mlpackage")
-    assert {p.name for p in folder.iterdir()} >= {"job.json", "work.log", "failure.json"}
-    assert str(folder / "job.json") in caught.value.hint
+    assert {p.name for p in folder.iterdir()} >= {child.JOB, "work.log", "failure.json"}
+    assert str(folder / child.JOB) in caught.value.hint
 
 
 def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
@@ -222,9 +280,12 @@ def _said(root: Path, **more: Any) -> list[tuple[str, str, str]]:
     ({"quantize": {"weights": 4, "palette": 32}}, "recipe", "tables that 32 outputs share, and a head of this model "
      "has 16", "set quantize.palette to 16"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-m4-gpu", "context": 96, "prefill": 32}}, "recipe",
-     "8 bits, and apple-m4-gpu computes on float16", "set quantize.activations to 16"),
+     "8 bits, and apple-m4-gpu computes on float16: int8 times int8 is the Neural Engine's",
+     "set quantize.activations to 16, or leave -gpu out of target.chip: the Neural Engine of the same chip takes 8"),
     ({"quantize": {"activations": 8}, "target": {"chip": "apple-a16", "context": 96, "prefill": 32}}, "warning",
      "apple-a16 multiplies int8 by int8 no faster than float16", "set quantize.activations to 16"),
+    ({"quantize": {"weights": 16, "embedding": 8}}, "warning", "the head of this model reads the same table in",
+     "leave quantize.embedding out, or set quantize.head to 8"),
     ({"target": {"chip": "apple-a18", "context": 100, "prefill": 32}}, "warning", "100 tokens are no multiple of 32",
      "set target.context to 128"),
     ({"target": {"chip": "apple-a18", "context": 96, "prefill": 20}}, "warning", "20 tokens are no multiple of 32",
@@ -234,6 +295,10 @@ def test_what_the_neural_engine_does_not_take_is_said_before(root: Path, more: d
                                                              change: str) -> None:
     found = [(s, w, c) for s, w, c in _said(root, **more) if what in w]
     assert [(s, c) for s, _, c in found] == [(severity, change)]
+
+
+def test_a_table_that_the_head_does_not_share_is_no_trap(root: Path) -> None:
+    assert _said(root, quantize={"weights": 8, "embedding": 8}) == []
 
 
 def test_without_coremltools_nothing_begins(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,14 @@ def test_the_manifest_tells_the_pieces(llama: Emitted, tmp_path: Path, monkeypat
 def test_a_package_says_which_systems_read_it(llama: Emitted, tmp_path: Path) -> None:
     """By its specification; packages of one bundle that differ there are told."""
     for name, version in (("a", 9), ("b", 10)):
-        (tmp_path / "device" / f"{name}.mlpackage" / package.DATA / "weights").mkdir(parents=True)
+        shutil.copytree(llama.package, tmp_path / "device" / f"{name}.mlpackage")
         spec = mil.proto.Model_pb2.Model.FromString((llama.package / package.MODEL).read_bytes())
         spec.specificationVersion = version
         (tmp_path / "device" / f"{name}.mlpackage" / package.MODEL).write_bytes(spec.SerializeToString())
-        (tmp_path / "device" / f"{name}.mlpackage" / package.WEIGHTS).write_bytes(
-            (llama.package / package.WEIGHTS).read_bytes())
-    found = [describe.describe(tmp_path / "device" / f"{n}.mlpackage")["core_ml"] for n in "ab"]
-    assert found == ["iOS 18, macOS 15", "iOS 26, macOS 26"]
+    found = [describe.describe(tmp_path / "device" / f"{n}.mlpackage")["read_by"] for n in "ab"]
+    assert found == ["iOS 18, macOS 15 or later", "iOS 26, macOS 26 or later"]
     (tmp_path / "manifest.json").write_bytes((llama.reference / "manifest.json").read_bytes())
-    said = [p for p in describe.describe(tmp_path)["problems"] if "core ml" in p]
+    said = [p for p in describe.describe(tmp_path)["problems"] if "read by" in p]
     assert len(said) == 1
     assert "iOS 26" in said[0]
 

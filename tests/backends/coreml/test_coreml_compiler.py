@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from made_grids import lpbq
 
+from edgeforge import cli
 from edgeforge.backends import failed
 from edgeforge.backends.coreml import child, compiler, package
 from edgeforge.backends.coreml.job import Job
@@ -57,6 +58,12 @@ def test_a_refusal_comes_back_as_what_it_is(tmp_path: Path) -> None:
         compiler.write(job, 120)
     assert "quantize it for this chip" in caught.value.hint
     assert [p.name for p in job.package.parent.iterdir()] == ["a.mlpackage.failed"], "the job, to be looked at"
+    left = job.package.parent / "a.mlpackage.failed"
+    with pytest.raises(UnsupportedError, match="is not cut down, for it named what it refused: "
+                       f"{DOWN}: its steps are no float16 numbers") as bisected:
+        cli.app(["bisect", str(left)], standalone_mode=False)
+    assert caught.value.hint in bisected.value.hint
+    assert f"python -m {child.MODULE} {left / child.JOB}" in bisected.value.hint
 
 
 def test_a_process_that_hangs_or_dies_leaves_its_job(tmp_path: Path) -> None:
@@ -68,6 +75,9 @@ def test_a_process_that_hangs_or_dies_leaves_its_job(tmp_path: Path) -> None:
     assert (caught.value.ending.kind, failed.recorded(failure)) == ("hung", (caught.value.ending, None))
     with pytest.raises(ChildFailed, match="needed more than its limit of 8 MiB"):
         compiler.write(job, 120, 8 << 20, failure)
+    with pytest.raises(UnsupportedError, match="It needed more than its limit of 8 MiB") as bisected:
+        cli.app(["bisect", str(failure)], standalone_mode=False)
+    assert f"the log is {failure / child.LOG}; to run it alone: python -m {child.MODULE}" in bisected.value.hint
     ending, limit = failed.recorded(failure)
     assert (ending and ending.kind, limit) == ("memory", 8 << 20)
     assert not list(job.package.parent.iterdir()), "nothing half-written"

@@ -16,6 +16,7 @@ from edgeforge_runtime.manifest import LOGITS
 from edgeforge.backends.coreml import decoder, head, package
 from edgeforge.backends.coreml.emit import emit
 from edgeforge.backends.coreml.interpret.program import Function
+from edgeforge.backends.coreml.interpret.run import Interpreter
 from edgeforge.backends.coreml.lint import lint
 from edgeforge.backends.coreml.target import MOST_OUTPUTS
 from edgeforge.encodings import Table
@@ -128,6 +129,19 @@ def test_a_wide_product_that_is_no_head_is_refused() -> None:
                          w=np.zeros((wide, 2, 1, 1), np.float32))
     with pytest.raises(UnsupportedError, match=rf"y: {wide} outputs of one product, and the Neural Engine takes 16384"):
         emit(model.graph, {})
+
+
+def test_a_square_constant_read_in_two_arrangements(tmp_path: Path) -> None:
+    """Behind a Transpose the values lie the other way round, and the constant with them: two blobs of one shape."""
+    square = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    model = graphs.parse("a = Mul(x, w)\n t = Transpose<perm=[0,1,3,2]>(x)\n y = Mul(t, w)",
+                         "float[1,1,4,4] x", "float[1,1,4,4] a, float[1,1,4,4] y", w=square)
+    path = tmp_path / "square.mlpackage"
+    package.write({"main": emit(model.graph, {})}, "main", path, {})
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 1, 4, 4)
+    made = Interpreter.open(path, "float32").run("main", {"x": x})
+    np.testing.assert_allclose(made["a"], x * square, rtol=1e-3)
+    np.testing.assert_allclose(made["y"], x.transpose(0, 1, 3, 2) * square, rtol=1e-3)
 
 
 def test_a_graph_without_logits_is_refused() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,50 @@ def test_what_is_wrong_with_a_package_or_a_call_is_said(llama: Emitted, tmp_path
         interpreter.run("decode", {})
     with pytest.raises(EdgeForgeError, match=r"input input_ids is \(1, 2\), and the function takes \(1, 1\)"):
         interpreter.run("decode", {"input_ids": np.zeros((1, 2))})
+
+
+@pytest.mark.parametrize(("damage", "said"), [
+    (lambda raw: None, "Manifest.json: No such file"), (lambda raw: "{", "its Manifest.json is damaged"),
+    (lambda raw: "[]", "its Manifest.json is damaged"),
+    (lambda raw: raw.replace("rootModelIdentifier", "root"), "its Manifest.json is damaged: KeyError"),
+    (lambda raw: raw.replace("model.mlmodel", "other.mlmodel"), "other.mlmodel is missing"),
+    (lambda raw: raw.replace("CoreML/weights", "CoreML/more"), "more is missing"),
+])
+def test_a_package_is_read_by_its_manifest(damage: Callable[[str], str | None], said: str, llama: Emitted,
+                                           tmp_path: Path) -> None:
+    """As Apple's frameworks do: without it a folder is no package."""
+    broken = tmp_path / "broken.mlpackage"
+    shutil.copytree(llama.package, broken)
+    made = damage((broken / package.MANIFEST).read_text(encoding="utf-8"))
+    (broken / package.MANIFEST).unlink()
+    if made is not None:
+        (broken / package.MANIFEST).write_text(made, encoding="utf-8")
+    with pytest.raises(EdgeForgeError, match=said):
+        Interpreter.open(broken)
+    with pytest.raises(EdgeForgeError, match=said):
+        describe.describe([broken])
+
+
+def test_the_manifest_says_where_the_model_lies(llama: Emitted, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.mlpackage"
+    shutil.copytree(llama.package, moved)
+    (moved / package.DATA).rename(moved / "Data" / "elsewhere")
+    text = (moved / package.MANIFEST).read_text(encoding="utf-8")
+    (moved / package.MANIFEST).write_text(text.replace("com.apple.CoreML/", "elsewhere/"), encoding="utf-8")
+    _run_once(moved)
+
+
+def test_a_constant_of_another_shape_than_declared_is_named(llama: Emitted) -> None:
+    interpreter = Interpreter.open(llama.package)
+    function = interpreter.functions["decode"]
+    index, op = next((i, o) for i, o in enumerate(function.ops) if o.type == "const"
+                     and len(o.outputs[0].shape) == 1 and o.outputs[0].type == "FLOAT16")
+    wrong = dataclasses.replace(op.outputs[0], shape=(1, *op.outputs[0].shape))
+    ops = list(function.ops)
+    ops[index] = dataclasses.replace(op, outputs=(wrong,))
+    interpreter.functions["decode"] = dataclasses.replace(function, ops=tuple(ops))
+    with pytest.raises(EdgeForgeError, match=r"const makes \(\d+,\), and the package says \(1, \d+\)"):
+        interpreter.run("decode", {i.name: np.zeros(i.shape) for i in function.inputs})
 
 
 def test_an_op_that_is_not_interpreted_is_named(tmp_path: Path) -> None:

@@ -16,10 +16,8 @@ import torch
 from edgeforge_runtime.executors.base import Arrays, join_logits, run_parts
 from edgeforge_runtime.manifest import Graph, Part
 
+from edgeforge.backends.coreml import place
 from edgeforge.backends.coreml.coreai.module import GraphModule
-from edgeforge.errors import EdgeForgeError
-
-SUFFIX = ".aimodel"
 
 with warnings.catch_warnings():  # it was validated with torch 2.13.0, and says so of 2.13.0+cpu
     warnings.simplefilter("ignore")
@@ -43,12 +41,9 @@ def write(entries: Mapping[str, Entry], path: Path) -> None:
     program in every process, so that two builds of an asset can be compared by what they compute alone.
 
     Raises:
-        EdgeForgeError: path is there already, or has another suffix.
+        EdgeForgeError: see place.require_new.
     """
-    if path.suffix != SUFFIX:
-        raise EdgeForgeError(f"{path}: a Core AI asset ends in {SUFFIX}", f"call it {path.stem}{SUFFIX}")
-    if path.exists():
-        raise EdgeForgeError(f"{path} is there already", "remove it, or write to another place")
+    place.require_new(path, place.ASSET, "a Core AI asset")
     converter = coreai_torch.TorchConverter(mode=coreai_torch.TorchConverter.Mode.RELEASE)
     for name, entry in entries.items():
         program = torch.export.export(entry.module.eval(), entry.module.example())

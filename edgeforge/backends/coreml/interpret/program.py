@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from edgeforge.backends.coreml import mil
 from edgeforge.backends.coreml.interpret.blob import Blobs
-from edgeforge.backends.coreml.package import DATA, MODEL
+from edgeforge.backends.coreml.package import model
 from edgeforge.errors import EdgeForgeError, UnsupportedError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -84,8 +84,8 @@ def load(package: Path) -> dict[str, Function]:
     Raises:
         EdgeForgeError: no package, or a damaged one.
     """
-    spec = _read(package)
-    reader = _Reader(package)
+    file = model(package)
+    spec, reader = _read(file), _Reader(file.parent)
     try:
         found = {name: reader.function(f) for name, f in spec.mlProgram.functions.items()}
     except (TypeError, ValueError, LookupError) as error:
@@ -97,19 +97,20 @@ def load(package: Path) -> dict[str, Function]:
 
 def version(package: Path) -> int:
     """The version of Core ML's specification that it was written for; raises like load."""
-    return int(_read(package).specificationVersion)
+    return int(_read(model(package)).specificationVersion)
 
 
-def _read(package: Path) -> Any:
+def _read(file: Path) -> Any:
     try:
-        return mil.proto.Model_pb2.Model.FromString((package / MODEL).read_bytes())
+        return mil.proto.Model_pb2.Model.FromString(file.read_bytes())
     except (OSError, DecodeError) as error:
-        raise EdgeForgeError(f"{package} is not a Core ML package: {error}") from error
+        raise EdgeForgeError(f"{file} is not a Core ML model: {error}") from error
 
 
 class _Reader:
-    def __init__(self, package: Path) -> None:
-        self._folder = package / DATA
+    def __init__(self, folder: Path) -> None:
+        """folder: where the model lies, and what it names beside it."""
+        self._folder = folder
         self._files: dict[str, Blobs] = {}
 
     def function(self, message: Any) -> Function:

@@ -108,12 +108,12 @@ class Interpreter:
             made = (given["val"],) if op.type == "const" else constants.expand(
                 op.type, {k: np.asarray(v.read() if isinstance(v, Stored) else v) for k, v in given.items()})
             self._constants[key] = tuple(map(_tensor, made))
+            for value, output in zip(self._constants[key], op.outputs, strict=True):
+                _check_shape(op, value, output)
         return {o.name: v for o, v in zip(op.outputs, self._constants[key], strict=True)}
 
     def _checked(self, op: Op, made: Tensor, declared: Typed) -> Tensor:
-        if tuple(made.shape) != declared.shape:
-            raise EdgeForgeError(f"{op.name}: {op.type} makes {tuple(made.shape)}, and the package says "
-                                 f"{declared.shape}", "the package is wrong, or the interpreter: please report it")
+        _check_shape(op, made, declared)
         return self._rounded(made, declared)
 
     def _rounded(self, value: Tensor, declared: Typed) -> Tensor:
@@ -123,10 +123,18 @@ class Interpreter:
         return value.half().float() if self.rounding == "float16" else value
 
 
+def _check_shape(op: Op, made: Tensor | str, declared: Typed) -> None:
+    if isinstance(made, Tensor) and tuple(made.shape) != declared.shape:
+        raise EdgeForgeError(f"{op.name}: {op.type} makes {tuple(made.shape)}, and the package says "
+                             f"{declared.shape}", "the package is wrong, or the interpreter: please report it")
+
+
 def _key(function: str, op: Op) -> Hashable:
-    """The same for constants of the same bytes, whichever function they stand in."""
+    """The same for constants of the same bytes and shape, whichever function they stand in."""
     offsets = {k: v[0].offset for k, v in op.arguments.items() if isinstance(v[0], Stored)}
-    return (op.type, *sorted(offsets.items())) if len(offsets) == len(op.arguments) else (function, op.outputs[0].name)
+    if len(offsets) != len(op.arguments):
+        return function, op.outputs[0].name
+    return op.type, tuple(o.shape for o in op.outputs), *sorted(offsets.items())
 
 
 def _tensor(value: Constant | Tensor) -> Tensor | str:
