@@ -17,8 +17,8 @@ _BITS = 8
 def write(graph: ir.Graph, table: Table) -> list[str]:
     """In place: Quantize and Dequantize before every product of 8-bit weights whose input has 8 bits of the same kind.
 
-    Returns those inputs. A product with 4-bit weights multiplies float16: TensorRT would unpack W4A8 first. Before
-    weights.write.
+    Returns those inputs. A product with 4-bit weights multiplies float16: TensorRT would unpack W4A8 first. So does one
+    that reads the embedding as it is (OLMo2's first). Before weights.write.
 
     Raises:
         UnsupportedError: a zero point, or a scale that float16 lacks (by the value's name).
@@ -27,12 +27,18 @@ def write(graph: ir.Graph, table: Table) -> list[str]:
     for product in weights.products(graph):
         value = product.x
         found = [table[name] for v in (value, product.weight) if (name := str(v.name)) in table]
-        if [e.bits for e in found] != [_BITS, _BITS] or found[0].e4m3 != found[1].e4m3:
+        if [e.bits for e in found] != [_BITS, _BITS] or found[0].e4m3 != found[1].e4m3 or _is_embedding(value):
             continue
         if value not in made:
             made[value] = _pair(graph, product.node, value, table)
         product.node.replace_input_with(0, made[value])
     return [str(v.name) for v in made]
+
+
+def _is_embedding(value: ir.Value) -> bool:
+    """Of a row that is read and then rounded TensorRT keeps a table of rounded rows, beside the float16 one."""
+    table = edit.producer(value, "Gather")
+    return table is not None and table.inputs[0] is not None and table.inputs[0].is_initializer()
 
 
 def _pair(graph: ir.Graph, anchor: ir.Node, value: ir.Value, table: Table) -> ir.Value:
