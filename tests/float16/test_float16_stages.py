@@ -12,7 +12,7 @@ import tiny_checkpoint
 import yaml
 from edgeforge_runtime.session import Session
 
-from edgeforge import keys, pipeline, recipe, source
+from edgeforge import gates, keys, pipeline, recipe, source
 from edgeforge.artifact import FLOAT
 from edgeforge.build import Build
 from edgeforge.encodings import FILE, Table
@@ -53,6 +53,7 @@ def ran(job: Callable[..., Build], tmp_path_factory: pytest.TempPathFactory) -> 
             if key not in done:
                 places[stage.name].mkdir()
                 made = stage.run(build, {n: places[n] for n in stage.needs}, places[stage.name])
+                gates.save(places[stage.name], made)  # transform's gate is held against what optimize measured
                 done[key] = {c.name: c for c in made}
             checks |= done[key]
         return places, checks

@@ -68,6 +68,9 @@ def _placed(folder: Path) -> Iterator[Check]:
         wide = [said for held in functions.values() for said in lint.states(held)]
         yield Check("compile: states that the Neural Engine may refuse", len(wide), "states",
                     note="; ".join(wide[:_LISTED]))
+    for name in dict.fromkeys(n for held in functions.values() for n in held):
+        count = sum(lint.narrow(held[name]) for held in functions.values() if name in held)
+        yield Check(f"compile: {name}: rows shorter than 64 bytes", count, "values", note="the Neural Engine pads them")
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     yield Check("compile: known to leave the Neural Engine", len(found), "ops", 0, "at most",
                 note="; ".join(found[:_LISTED]) + more if found else "where an op really runs is decided on the device")

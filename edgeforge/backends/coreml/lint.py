@@ -36,6 +36,13 @@ def states(functions: Mapping[str, Function]) -> list[str]:
                    for function in functions.values() for s in function.states if s.shape[-1] % LANE})
 
 
+def narrow(function: Function) -> int:
+    """Values whose last axis is shorter than the 64 bytes that the Neural Engine pads rows to: they take up to 32 times
+    their bytes there. Nothing stops for them: channels-first values of one token (AR-1) are all so."""
+    return sum(bool(out.shape) and out.shape[-1] < LANE for op in function.ops if not op.type.startswith("const")
+               for out in op.outputs)
+
+
 def _op(op: Op) -> Iterator[str]:
     if op.type not in KNOWN:
         yield f"{op.name}: {op.type} was not seen on the Neural Engine"

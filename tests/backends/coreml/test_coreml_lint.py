@@ -10,7 +10,7 @@ import pytest
 
 from edgeforge.backends.coreml import mil, package
 from edgeforge.backends.coreml.interpret import program
-from edgeforge.backends.coreml.lint import lint
+from edgeforge.backends.coreml.lint import lint, narrow
 
 
 def _lint(path: Path, shape: tuple[int, ...], build: Any) -> list[str]:
@@ -39,6 +39,14 @@ def _conv(x: Any, scale: tuple[int, ...], outputs: int = 4) -> Any:
 ])
 def test_what_speaks_against_it(shape: tuple[int, ...], build: Any, said: list[str], tmp_path: Path) -> None:
     assert _lint(tmp_path, shape, build) == said
+
+
+@pytest.mark.parametrize(("last", "count"), [(32, 0), (31, 1), (1, 1)])
+def test_short_rows_are_counted(last: int, count: int, tmp_path: Path) -> None:
+    with mil.function({"x": ((1, 2, 1, last), mil.FLOAT16)}) as made:
+        made.set_outputs([mil.mb.relu(x=made.inputs["x"], name="y")])
+    package.write({"main": made}, "main", tmp_path / "a.mlpackage", {})
+    assert narrow(program.load(tmp_path / "a.mlpackage")["main"]) == count
 
 
 def test_tables_of_blocks_are_found_too(tmp_path: Path) -> None:
