@@ -230,7 +230,8 @@ class Cuda:
 
     @property
     def int8_alone(self) -> bool:
-        """8-bit weights stay so up to a product with float16; before, only where codes multiply codes."""
+        """8-bit weights stay so up to any product with float16. Before, prefill unpacks the one behind attention first
+        (o_proj); where codes multiply codes, none."""
         return self.sm >= 80
 
     @property

@@ -66,6 +66,17 @@ def test_fp8_weights_alone(tmp_path: Path) -> None:
     assert min(c.value for c in checks) > 50
 
 
+def test_8_bit_weights_written_as_float16(tmp_path: Path) -> None:
+    """For Turing: the numbers of their grids, so that nothing but the bytes differs."""
+    grids = t.table(t.floats("llama"), 8)
+    source = t.artifact(tmp_path / "quantize", "llama", grids)
+    emitted = emit(t.floats("llama"), grids, t.CONTEXT, alone=False)
+    assert emitted.packed == {}
+    (tmp_path / "onnx").mkdir()
+    checks = parity.checks(source, grids, emitted, store.save(emitted.model, tmp_path / "onnx"), t.IDS, 1)
+    assert min(c.value for c in checks) > 50
+
+
 def _wrong_scale(emitted: Emitted) -> None:
     for value in emitted.model.graph.initializers.values():
         if value.name == "const.attention.unscale":

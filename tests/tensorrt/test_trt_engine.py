@@ -126,15 +126,32 @@ def _real_sizes() -> ir.Model:
 
 
 def test_turing(tmp_path: Path) -> None:
-    """The reasons of limits.py: float16 and codes by codes hold, 8-bit weights alone are unpacked, int4 ends it."""
+    """The reasons of limits.py: float16 and codes by codes hold; of 8-bit weights alone o_proj's are unpacked, in
+    prefill, and int4 ends it."""
     model = _real_sizes()
     for name, options in (("float16", {}), ("int8-int8", {"bits": 8, "read": True})):
         one = t.build(tmp_path / name, model.clone(), t.table(model, **options), ("SM75",))
         assert _failed(_checks(one)) == [], name
     alone = t.build(tmp_path / "int8", model.clone(), t.table(model, 8), ("SM75",))
     assert _failed(_checks(alone)) == ["AR-16: weights unpacked before their product"]
+    (layer,) = [x for x in alone.engine.dump().layers if x.unpacks]
+    assert "model.layers.0.self_attn.o_proj.weight/dq:DequantizeLinear" in layer.onnx
     with pytest.raises(ChildFailed, match="HW-specific datatypes: int4"):
         t.build(tmp_path / "int4", model.clone(), t.table(model, 4, 64), ("SM75",))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_product_that_reads_float16_in_w8a8_for_turing(tmp_path: Path, alone: bool) -> None:
+    """Where 8 bits of what it reads would be too few, a product has int8 weights alone; Turing unpacks o_proj's."""
+    model = _real_sizes()
+    source = next(str(p.x.name) for p in weights.products(model.graph) if "o_proj" in str(p.weight.name))
+    grids = Table({n: e for n, e in t.table(model, 8, read=True).items() if n != source})
+    emitted = emit(model, grids, t.CONTEXT, alone)
+    assert ("model.layers.0.self_attn.o_proj.weight" in emitted.packed) == alone
+    path, profiles = store.save(emitted.model, tmp_path), emitted.profiles(t.WIDTHS)
+    engine = build_engine(EngineJob(path, ("SM75",), profiles, tmp_path / "engine"), 120)
+    said = _failed(_checks(t.Built(emitted, engine, profiles)))
+    assert said == (["AR-16: weights unpacked before their product"] if alone else [])
 
 
 def test_the_header_names_the_gpus(built: dict[str, t.Built], tmp_path: Path) -> None:

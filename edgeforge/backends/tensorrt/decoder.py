@@ -33,7 +33,7 @@ def compile_decoder(build: Build, sources: Mapping[str, Path], out: Path) -> lis
     quantized, gpu = sources["quantize"], limits.gpu(build.chip)
     table = Table.load(quantized / FILE)
     build.say("rewriting the graph for TensorRT")
-    emitted = emit(store.load(quantized / artifact.FLOAT), table, build.context)
+    emitted = emit(store.load(quantized / artifact.FLOAT), table, build.context, gpu.int8_alone)
     (out / ONNX).mkdir()
     model = store.save(emitted.model, out / ONNX)
     profiles = emitted.profiles(build.widths)

@@ -55,12 +55,13 @@ class Emitted:
                       for v in self.model.graph.inputs} for ar in widths)
 
 
-def emit(model: ir.Model, table: Table, context: int) -> Emitted:
+def emit(model: ir.Model, table: Table, context: int, alone: bool = True) -> Emitted:
     """Rewrites the plain profile's float graph in place.
 
     Args:
         table: grids of weights; of activations too where products multiply codes by codes. The rest is float16.
         context: slots of the cache.
+        alone: may 8-bit weights meet float16 on the GPU (Gpu.int8_alone)?
 
     Raises:
         UnsupportedError: what TensorRT would refuse to parse, or unpack to float16 first (by module path).
@@ -71,7 +72,7 @@ def emit(model: ir.Model, table: Table, context: int) -> Emitted:
     FuseAttention()(model)
     common.IdentityEliminationPass()(model)
     read = activations.write(graph, table)
-    packed = siblings.merge(model, weights.pack_all(graph, table))
+    packed = siblings.merge(model, weights.pack_all(graph, table, alone))
     rows.double(model, packed)
     weights.write(graph, packed)
     ToHalf()(model)

@@ -72,8 +72,8 @@ def _formats(recipe: Recipe, chip: Gpu) -> Iterator[Finding]:
                       f"{chip.name} ({_capabilities(chip)})", f"set quantize.{key} to 8 and quantize.activations to 8, "
                       f"or quantize.{key} to 16, or take a GPU from Ampere (8.0) on")
     if not chip.int8_alone and asked.activations > _EIGHT and (key := asked.giver(_EIGHT)):
-        yield Finding("recipe", recipe.where(f"quantize.{key}"), "8-bit weights that float16 multiplies, which "
-                      f"{chip.name} ({_capabilities(chip)}) unpacks to float16 before every product",
+        yield Finding("recipe", recipe.where(f"quantize.{key}"), "8-bit weights that float16 multiplies, some of "
+                      f"which {chip.name} ({_capabilities(chip)}) unpacks to float16 before their product (o_proj)",
                       f"set quantize.activations to 8, or quantize.{key} to 16, or take a GPU from Ampere (8.0) on")
     if not chip.fp8 and asked.fp8:
         yield Finding("recipe", recipe.where("quantize.eight_bits"), f"fp8, and {chip.name} ({_capabilities(chip)}) "

@@ -99,8 +99,10 @@ def pack(name: str, array: npt.NDArray[Any], encoding: Encoding) -> Packed | Non
     return Packed(codes.astype(ml_dtypes.int4), _half(name, steps, codes.reshape(*steps.shape, block)), block)
 
 
-def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
+def pack_all(graph: ir.Graph, table: Table, alone: bool = True) -> dict[str, Packed]:
     """Every product's weight that has a grid, by name; see pack.
+
+    alone: may 8-bit weights meet float16? Where not, those that do become float16 in place, with their grid's values.
 
     Raises:
         UnsupportedError: something else reads such a weight too; the quantize stage gives an embedding table that is
@@ -114,7 +116,11 @@ def pack_all(graph: ir.Graph, table: Table) -> dict[str, Packed]:
                 raise UnsupportedError(f"{name}: more than one node reads its codes",
                                        "give each its own weight")
             packed = pack(name, array, table[name])
-            if packed is not None:
+            reads = edit.producer(product.x, "DequantizeLinear") is not None
+            if packed is not None and packed.block is None and not reads and not alone:
+                on_grid = table[name].dequantize(table[name].quantize(reals(array)))
+                product.weight.const_value = ir.tensor(on_grid.astype(np.float32), name=name)
+            elif packed is not None:
                 found[name] = packed
     return found
 
