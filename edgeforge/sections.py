@@ -337,8 +337,8 @@ class Gates(Section):
     """Where float16 flows: what is emitted (for a GPU's builder, or the package itself), run on the CPU, against the
     float graph of the same weights, at least."""
     emitted_codes_db: Decibels = 15
-    """The same in float16 with 8-bit activations, where a value that float16 moves may round to the code beside, a
-    whole step off, more of them with depth (SmolLM2: int8 27, fp8 19)."""
+    """The same with 8-bit activations, where a value that moves by a hair may round to the code beside, a whole step
+    off, more of them with depth (SmolLM2, float16: int8 27 on a GPU and 18 in a package, fp8 19)."""
     rounded_db: Decibels = 45
     """The same for an Apple package with every op's output rounded to float16, and for Core AI in float16, at least."""
     shared_bytes: float = Field(1.05, ge=1)

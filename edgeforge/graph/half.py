@@ -1,4 +1,4 @@
-"""float32 -> float16, everywhere: every constant is rounded once, and no Cast is left between; and back for a judge."""
+"""float32 -> float16, everywhere: every constant is rounded once, and no Cast is left between."""
 
 from __future__ import annotations
 
@@ -27,25 +27,10 @@ class ToHalf(ir.passes.InPlacePass):
         for value in list(graph.initializers.values()):
             if value.dtype == _FULL and value.const_value is not None:
                 value.const_value = ir.tensor(half(str(value.name), value.const_value.numpy()), name=value.name)
-        _retype(graph, _FULL, _HALF)
+        for value in [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]:
+            if value.dtype == _FULL:
+                value.type = ir.TensorType(_HALF)
         return ir.passes.PassResult(model, True)
-
-
-class ToFull(ir.passes.InPlacePass):
-    """Post: what was float16 is float32, constants by value: what is left of ToHalf are the constants' roundings."""
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        for value in model.graph.initializers.values():
-            if value.dtype == _HALF and value.const_value is not None:
-                value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
-        _retype(model.graph, _HALF, _FULL)
-        return ir.passes.PassResult(model, True)
-
-
-def _retype(graph: ir.Graph, old: ir.DataType, new: ir.DataType) -> None:
-    for value in [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]:
-        if value.dtype == old:
-            value.type = ir.TensorType(new)
 
 
 def half(name: str, array: np.ndarray) -> np.ndarray:

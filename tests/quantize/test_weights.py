@@ -280,6 +280,17 @@ def test_a_corrected_target_makes_up_for_the_drift() -> None:
     assert losses[2] == pytest.approx(best, rel=1e-3)
 
 
+def test_a_channel_that_is_next_to_nothing_makes_up_for_nobody() -> None:
+    """Case C32: one input that rounds to nearly nothing would take a weight of hundreds to mend the rest."""
+    x, w = inputs(12), weights(12)
+    seen = x + 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    x[:, 3], seen[:, 3] = 1e-6, 1e-6 * torch.randn(400, generator=torch.Generator().manual_seed(2))
+    t = target.corrected(w, undamped(seen), seen.T @ (x - seen), None, 0.25)
+    assert (t.abs() <= 1.25 * w.abs().amax(0) + 1e-6).all()
+    others = torch.arange(len(w)) != 3
+    assert torch.allclose(t[others], w[others], atol=0.05)
+
+
 def test_a_block_that_does_not_divide() -> None:
     with pytest.raises(ValueError, match="blocks of 16 do not divide 40 inputs"):
         scales(weights(1, channels=40), Gram(torch.eye(40)), BLOCKS, MINMAX)

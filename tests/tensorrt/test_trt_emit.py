@@ -53,7 +53,7 @@ def test_packed_weights(tmp_path: Path, bits: int, block: int | None) -> None:
 
 @pytest.mark.parametrize("fp8", [False, True])
 def test_codes_times_codes(tmp_path: Path, fp8: bool) -> None:
-    """In float32 the codes are the same; what float16 moves by a hair may round to the code beside."""
+    """Twice: without the codes that products read, and with them, which a hair's breadth moves by a whole step."""
     checks = _compare(tmp_path, "llama", t.table(t.floats("llama"), 8, read=True, fp8=fp8))
     assert [c.gate for c in checks] == ["emitted_db"] * 2 + ["emitted_codes_db"] * 2
     for check in checks:

@@ -15,7 +15,6 @@ from edgeforge_runtime.manifest import LOGITS, Graph, Part, Target, Tensor, new_
 from edgeforge.backends.tensorrt.job import EXECUTOR, Shape
 from edgeforge.graph import edit
 
-_TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
 FLOAT16_DB = 40.0
 """what two float16 arithmetics of one graph agree to at least: a build lets 50 pass between float16 and float32
 (gates.emitted_db), and a GPU rounds elsewhere again; where codes flow they may flip, and there is no such bound"""
@@ -34,7 +33,7 @@ class InPlaceOnCpu:
             self._session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises a dozen unrelated classes
             raise ExecutorError(f"{model} does not load: {error}") from error
-        self._caches: Arrays = {i.name: np.zeros(i.shape, _TYPES[i.type]) for i in self._session.get_inputs()
+        self._caches: Arrays = {i.name: np.zeros(i.shape, np.float16) for i in self._session.get_inputs()
                                 if past_layer(i.name)}
 
     def run(self, graph: Graph, feeds: Arrays) -> Arrays:
