@@ -125,7 +125,7 @@ def test_codes_may_flip(bundle: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_without_the_gpu_it_says_so(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("selfcheck", bundle) == 1
     said = capsys.readouterr().err
-    assert "cuda-python" in said
+    assert "cuda-python" in said or "cudaError" in said, "NVIDIA's package is missing, or the driver"
     assert "on the machine that the bundle was built for" in said
 
 
